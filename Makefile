@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CSRC := suffixsvc/core/csrc
 CORE_FILES := $(shell find $(CSRC) -type f)
-CXX_FILES := $(filter %.cpp %.h,$(CORE_FILES))
+CXX_FILES := $(filter %.cpp %.h,$(CORE_FILES)) $(wildcard tests/core/native/*)
 # An editable install lists its modules: it is repeated when a file was added to or removed from a folder.
 FOLDERS := $(addsuffix /.,$(shell find suffixsvc clients caches bench -type d -not -name __pycache__))
 
@@ -88,19 +88,9 @@ sanitize: $(VENV)/.stamp-core  ## run the core under AddressSanitizer, Undefined
 	    $(BIN)/cmake -S $(CSRC) -B build/sanitize-$$kind -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	        -DSUFFIXSVC_BUILD_TESTS=ON -DSUFFIXSVC_SANITIZE=$$kind >/dev/null; \
 	    $(BIN)/cmake --build build/sanitize-$$kind --parallel 2 >/dev/null; \
-	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
-	        ./build/sanitize-$$kind/core_stress; \
-	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
-	        ./build/sanitize-$$kind/core_steps; \
 	    scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
-	        ./build/sanitize-$$kind/segment_stress "$$scratch"; \
-	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
-	        ./build/sanitize-$$kind/union_stress "$$scratch"; \
-	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
-	        ./build/sanitize-$$kind/ngram_stress "$$scratch"; \
-	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
-	        ./build/sanitize-$$kind/words_stress; \
+	        ./build/sanitize-$$kind/core_stress "$$scratch"; \
 	done
 
 # A mutant that crashes the reader stays in build/fuzz-segment/mutant.seg.

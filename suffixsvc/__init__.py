@@ -34,27 +34,16 @@ __all__ = [
     "__version__",
 ]
 
-_MODULE_OF = {
-    "CacheStats": "suffixsvc.engine",
-    "Draft": "suffixsvc.types",
-    "DraftSource": "suffixsvc.types",
-    "Limits": "suffixsvc.config",
-    "Namespace": "suffixsvc.engine",
-    "NamespaceStats": "suffixsvc.engine",
-    "NewOutput": "suffixsvc.types",
-    "Policies": "suffixsvc.policies",
-    "Policy": "suffixsvc.policies",
-    "Session": "suffixsvc.engine",
-    "SuffixCache": "suffixsvc.engine",
-    "SuffixError": "suffixsvc.errors",
-    "Verified": "suffixsvc.types",
-}
+#: searched in this order, so that a value does not load the engine
+_MODULES = ("config", "errors", "types", "policies", "engine")
 
 
 def __getattr__(name: str) -> Any:
     import importlib  # noqa: PLC0415 - lazy by design
 
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module 'suffixsvc' has no attribute {name!r}")
-    return getattr(importlib.import_module(module), name)
+    if name in __all__:
+        for module in _MODULES:
+            found = getattr(importlib.import_module(f"suffixsvc.{module}"), name, None)
+            if found is not None:
+                return found
+    raise AttributeError(f"module 'suffixsvc' has no attribute {name!r}")

@@ -19,34 +19,22 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Final, Protocol
-
-__all__ = ["ClockReading", "ExpiryCutoff", "StoreClock", "SystemTime", "TimeSource"]
+from typing import Final
 
 _MICROSECONDS: Final = 1_000_000
 #: smaller differences are the kernel's gradual corrections, larger ones a clock that was set
 _TOLERANCE_US: Final = _MICROSECONDS
 
 
-class TimeSource(Protocol):
-    """The clocks of a machine, in seconds."""
+class SystemTime:
+    """The clocks of this machine, in seconds."""
 
     def wall(self) -> float:
         """Return the time since the epoch. May be set to any value at any moment."""
-
-    def elapsed(self) -> float:
-        """Return the time since some fixed moment. Monotonic."""
-
-
-class SystemTime:
-    """The clocks of this machine."""
-
-    def wall(self) -> float:
-        """Return the time since the epoch."""
         return time.time()
 
     def elapsed(self) -> float:
-        """Return monotonic time, including suspension where the system provides it."""
+        """Return the time since some fixed moment, including suspension where the system provides it."""
         return time.clock_gettime(_ELAPSED) if _ELAPSED is not None else time.monotonic()
 
 
@@ -100,7 +88,7 @@ class StoreClock:
         last_reading: ClockReading | None = None,
         *,
         grace_seconds: float,
-        source: TimeSource | None = None,
+        source: SystemTime | None = None,
     ) -> None:
         self._source = SystemTime() if source is None else source
         self._lock = threading.Lock()

@@ -11,26 +11,13 @@ from typing import Any
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, InvalidLabelsError, InvalidNamespaceError
 
-__all__ = [
-    "MAX_LABEL_CHARACTERS",
-    "MAX_NAMESPACE_BYTES",
-    "MAX_READS",
-    "PROMPT_TAIL_TOKENS",
-    "UUID_BYTES",
-    "Limits",
-    "data_home",
-    "validate_default_reads",
-    "validate_labels",
-    "validate_namespace",
-    "validate_reads",
-    "validate_uuid",
-]
-
 #: LMDB keys hold at most 511 bytes, of which the path is one part
 MAX_NAMESPACE_BYTES = 200
 _PATH_FORM = "segments joined by '/', as in acme/qwen2.5-coder/sql-agent"
 #: namespaces that a session can draft from besides its own (the core holds a fixed number of cursors)
 MAX_READS = 7
+#: as ``max_cache_bytes``: no limit
+NO_LIMIT_BYTES = 1 << 62
 #: characters of a label's value
 MAX_LABEL_CHARACTERS = 256
 #: tokens of a prompt's end that are stored with an output, as context only
@@ -70,7 +57,7 @@ class Limits:
     max_store_bytes: int = 64 << 30
     #: bytes of the outputs of all namespaces and the live sessions together (docs/limits.md); unlimited by
     #: default
-    max_cache_bytes: int = 1 << 62
+    max_cache_bytes: int = NO_LIMIT_BYTES
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -94,15 +81,11 @@ def validate_namespace(path: Any) -> str:
             "namespace path must be a string", expected=_PATH_FORM, got=type(path).__name__
         )
     size = len(path.encode("utf-8", "surrogatepass"))
-    if not 0 < size <= MAX_NAMESPACE_BYTES:
-        raise InvalidNamespaceError(
-            f"namespace path must be 1 to {MAX_NAMESPACE_BYTES} bytes long",
-            expected=_PATH_FORM,
-            got=f"{size} bytes",
-        )
-    parts = path.split("/")
+    parts, got = path.split("/"), repr(path)
     condition = remedy = None
-    if any(c.isspace() for c in path):
+    if not 0 < size <= MAX_NAMESPACE_BYTES:
+        condition, got = f"1 to {MAX_NAMESPACE_BYTES} bytes long", f"{size} bytes"
+    elif any(c.isspace() for c in path):
         condition, remedy = "without spaces", "Write '-' or '_' instead."
     elif not path.isprintable():
         condition = "of printable characters"
@@ -112,7 +95,7 @@ def validate_namespace(path: Any) -> str:
         condition = "without the segments '.' and '..'"
     if condition is not None:
         raise InvalidNamespaceError(
-            f"namespace path must be {condition}", expected=_PATH_FORM, got=repr(path), remedy=remedy
+            f"namespace path must be {condition}", expected=_PATH_FORM, got=got, remedy=remedy
         )
     return path
 

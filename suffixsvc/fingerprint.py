@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping
 
 import xxhash
 
-__all__ = ["tokenizer_fingerprint"]
-
 _PADDING = re.compile(rb"\[PAD\d+\]")
 _HEAD = struct.Struct("<ii")  # id, bytes
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from suffixsvc.errors import LimitExceededError
 
-__all__ = ["DIRECT_SUFFIX", "GREETING", "FrameBuffer", "frame"]
-
 #: a service at unix:PATH listens for direct streams at PATH + this suffix
 DIRECT_SUFFIX: Final = ".direct"
 #: the first bytes that a server sends; they identify protocol and version

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["RecordFile", "TalliedFile"]
-
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:

@@ -21,18 +21,14 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import pygtrie
 
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
-
-__all__ = ["UNLIMITED", "Policies", "Policy"]
 
 #: as ``max_bytes``: no limit, which overrides a limit of a parent path
 UNLIMITED: Final = 2**63 - 1
@@ -44,8 +40,7 @@ _UNITS: Final = {"B": 1} | {
     for suffix, base in (("iB", 1024), ("B", 1000))
 }
 _SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_QUOTE: Final = ' (a path with "/" or "." stands in quotes: [namespaces."a/b.c"])'
-_QUANTITY: Final = re.compile(r"([0-9]+) ?([A-Za-z]+)")
+_QUANTITY: Final = re.compile(r"([0-9]{1,20}) ?([A-Za-z]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,82 +111,52 @@ class Policies:
         Raises:
             InvalidConfigError: names the file, and the invalid line or key.
         """
-        path = Path(file)
-        try:
-            with path.open("rb") as opened:
-                tables = tomllib.load(opened)
-        except OSError as error:
-            raise InvalidConfigError(
-                f"policies file {path} must be readable", expected="a TOML file", got=error.strerror
-            ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidConfigError(
-                f"policies file {path} must be valid TOML", expected="a TOML file", got=error
-            ) from None
-        return _from_tables(tables, str(path))
+        from suffixsvc.settings import read_toml  # noqa: PLC0415 - pydantic is slow to load
+
+        read = read_toml(_File, file, "policies file")
+        return Policies(
+            {path: table.policy() for path, table in read.namespaces.items()}, read.default.policy()
+        )
 
 
-def _from_tables(tables: dict[str, Any], file: str) -> Policies:
-    for name in tables:
-        if name not in ("default", "namespaces"):
-            raise _bad(file, name, '[default] or [namespaces."PATH"]', "an unknown key")
-    default = _policy(tables.get("default", {}), file, "default")
-    namespaces = _table(tables.get("namespaces", {}), file, "namespaces")
-    of_paths: dict[str, Policy] = {}
-    for path, table in namespaces.items():
-        key = f'namespaces."{path}"'
-        try:
-            validate_namespace(path)
-        except InvalidNamespaceError as error:
-            raise _bad(file, key, error.expected, error.got) from None
-        of_paths[path] = _policy(table, file, key)
-    return Policies(of_paths, default)
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of the file: numbers may be text with a unit."""
+
+    max_bytes: Any = None
+    ttl: Any = None
+    pinned: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.policy()
+
+    def policy(self) -> Policy:
+        max_bytes = UNLIMITED if self.max_bytes == "unlimited" else _quantity(self.max_bytes, _UNITS)
+        _require_int("max_bytes", max_bytes, 1, UNLIMITED, 'bytes, as 1073741824, "1 GiB" or "unlimited"')
+        ttl = _quantity(self.ttl, _SPANS)
+        _require_int("ttl", ttl, 0, _MAX_TTL_SECONDS, 'seconds, as 3600, "7d" or 0 for never')
+        return Policy(max_bytes, ttl, self.pinned)
 
 
-def _policy(table: object, file: str, key: str) -> Policy:
-    settings: dict[str, Any] = {}
-    for name, value in _table(table, file, key).items():
-        where = f"{key}.{name}"
-        match name:
-            case "max_bytes":
-                settings["max_bytes"] = UNLIMITED if value == "unlimited" else _quantity(value, _UNITS)
-                wanted = 'bytes, as 1073741824, "1 GiB" or "unlimited"'
-            case "ttl":
-                settings["ttl_seconds"] = _quantity(value, _SPANS)
-                wanted = 'seconds, as 3600, "7d" or 0 for never'
-            case "pinned":
-                settings["pinned"] = value
-                wanted = "true or false"
-            case _:
-                hint = (
-                    ' (a path with "/" stands in quotes: [namespaces."a/b"])' if type(value) is dict else ""
-                )
-                raise _bad(file, where, "max_bytes, ttl or pinned", f"{name}{hint}")
-        try:
-            Policy(**settings)
-        except InvalidConfigError:
-            raise _bad(file, where, wanted, repr(value)) from None
-    return Policy(**settings)
+@dataclass(frozen=True, slots=True)
+class _File:
+    default: _Table = field(default_factory=_Table)
+    namespaces: dict[str, _Table] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for path in self.namespaces:
+            try:
+                validate_namespace(path)
+            except InvalidNamespaceError as error:
+                raise InvalidConfigError(
+                    f'namespaces."{path}" must be a path', expected=error.expected, got=error.got
+                ) from None
 
 
-def _quantity(value: object, units: Mapping[str, int]) -> object:
-    """A number with a unit as a number; an invalid value as it is, which Policy rejects."""
+def _quantity(value: Any, units: Mapping[str, int]) -> Any:
+    """A number with a unit as a number; another value as it is."""
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-    if match is None or match[2] not in units or len(match[1]) > 20:
-        return value if type(value) is int else "?"
-    return int(match[1]) * units[match[2]]
-
-
-def _table(value: object, file: str, key: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _bad(file, key, f"a table, as in [{key}]", repr(value))
-    return value
-
-
-def _bad(file: str, key: str, expected: object, got: object) -> InvalidConfigError:
-    return InvalidConfigError(
-        f"policies file {file} must be valid at {key}", expected=expected, got=str(got)[:200]
-    )
+    return value if match is None or match[2] not in units else int(match[1]) * units[match[2]]
 
 
 def _require_policy(policy: object, where: str) -> Policy:
@@ -202,12 +167,8 @@ def _require_policy(policy: object, where: str) -> Policy:
     return policy
 
 
-def _require_int(name: str, value: object, smallest: int, largest: int) -> None:
-    if value is None:
-        return
-    if type(value) is not int or not smallest <= value <= largest:
+def _require_int(name: str, value: object, smallest: int, largest: int, form: str = "an integer") -> None:
+    if value is not None and (type(value) is not int or not smallest <= value <= largest):
         raise InvalidConfigError(
-            f"{name} must be an integer",
-            expected=f"{smallest} .. {largest}, or None",
-            got=repr(value)[:80],
+            f"{name} must be {form}", expected=f"{smallest} .. {largest}, or None", got=repr(value)[:80]
         )

@@ -8,31 +8,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.errors import InvalidCostError, InvalidInputError, InvalidTokensError
 from suffixsvc.types import DraftSource, NewOutput, TokenArray, TokenIds, Verified, VerifyCost
-
-__all__ = [
-    "MAX_TOKEN_ID",
-    "BoundedCache",
-    "CostCurveCache",
-    "as_cost_curve",
-    "as_draft_length",
-    "as_outputs",
-    "as_segment_lens",
-    "as_token_array",
-    "as_tree",
-    "as_verified",
-    "cost_key",
-    "not_tokens",
-]
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 #: the largest token id: tokens are int32 >= 0
 MAX_TOKEN_ID = 2**31 - 1
@@ -82,15 +65,37 @@ def as_token_array(value: TokenIds, name: str = "token_ids", *, checked: bool = 
     return np.ascontiguousarray(array, dtype=np.int32)
 
 
+#: longest curve that is cached: clients choose the curves, and those of engines have a few hundred entries
+_CACHED_BYTES: Final = 1 << 15
+
+
 def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.float64]:
     """A verify cost as float64[w]: entry i is the relative cost of a target step of i + 1 tokens.
 
     A float a becomes 1 + a * i up to ``max_draft_tokens`` drafted tokens. A curve c becomes c[1:] and is not
-    extended: drafts end at its last width. c[1] is 1. The curve need not be monotone.
+    extended: drafts end at its last width. c[1] is 1. The curve need not be monotone. The result is
+    read-only: callers that repeat a few costs get the same array.
 
     Raises:
         InvalidCostError: NaN, infinite, negative, an empty curve, one that is not relative, or not numbers.
     """
+    if isinstance(cost, float):
+        return _known_curve(cost, "", (), max_draft_tokens)
+    # by value: it can be written to meanwhile
+    if isinstance(cost, np.ndarray) and not cost.dtype.hasobject and cost.nbytes <= _CACHED_BYTES:
+        return _known_curve(cost.tobytes(), cost.dtype.str, cost.shape, max_draft_tokens)
+    return _curve(cost, max_draft_tokens)
+
+
+@lru_cache(maxsize=64)
+def _known_curve(
+    cost: float | bytes, dtype: str, shape: tuple[int, ...], max_draft_tokens: int
+) -> npt.NDArray[np.float64]:
+    given = np.ndarray(shape, dtype, cost) if isinstance(cost, bytes) else cost
+    return _curve(given, max_draft_tokens)
+
+
+def _curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.float64]:
     curve = _numbers(cost)
     if curve.ndim == 0:
         per_token = float(curve)
@@ -98,7 +103,7 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
             raise _bad_cost("a finite number >= 0", per_token)
         with np.errstate(over="ignore"):
             line = 1.0 + per_token * np.arange(max_draft_tokens + 1, dtype=np.float64)
-        return np.minimum(line, np.finfo(np.float64).max)
+        return _read_only(np.minimum(line, np.finfo(np.float64).max))
     if curve.ndim != 1 or curve.size < 2:
         raise _bad_cost(
             "a curve of one dimension, 2 entries or more (entry 0 is unused)", f"shape {curve.shape}"
@@ -114,7 +119,12 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
             got=float(used[0]),
             remedy="Divide the curve by its entry 1.",
         )
-    return np.ascontiguousarray(used)
+    return _read_only(np.ascontiguousarray(used))
+
+
+def _read_only(curve: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    curve.setflags(write=False)
+    return curve
 
 
 def _numbers(cost: VerifyCost) -> npt.NDArray[np.float64]:
@@ -132,63 +142,22 @@ def _bad_cost(expected: str, got: object) -> InvalidCostError:
     return InvalidCostError("verify_cost must be a cost or a cost curve", expected=expected, got=got)
 
 
-def cost_key(cost: VerifyCost) -> object:
-    """A hashable key of a verify cost, by value, because an array can be written to between two steps.
-
-    None where computing a key costs as much as validating the cost.
-    """
-    if isinstance(cost, np.ndarray):
-        return None if cost.dtype.hasobject else (cost.dtype.str, cost.shape, cost.tobytes())
-    return float(cost) if isinstance(cost, float) else None
-
-
-class BoundedCache(dict[K, V]):
-    """A dict of bounded size for callers that repeat a few keys; it is cleared when it is full.
-
-    Args:
-        capacity: entries that it holds at most.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__()
-        self._capacity = capacity
-
-    def put(self, key: K, value: V) -> V:
-        """Insert an entry and return its value."""
-        if len(self) >= self._capacity:
-            self.clear()
-        self[key] = value
-        return value
-
-
-class CostCurveCache:
-    """:func:`as_cost_curve` with a cache, for callers that repeat a few costs."""
-
-    def __init__(self) -> None:
-        self._known: BoundedCache[tuple[object, int], npt.NDArray[np.float64]] = BoundedCache(4)
-
-    def curve(self, cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.float64]:
-        """float64[w], w <= max_draft_tokens + 1: costs of a target step of 1 .. w tokens.
-
-        Returns the same array for the same cost while it is cached. Raises InvalidCostError.
-        """
-        key = (cost_key(cost), max_draft_tokens)
-        if key[0] is None:
-            return as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1]
-        known = self._known.get(key)
-        if known is None:
-            known = self._known.put(key, as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1])
-        return known
-
-
-def as_draft_length(max_draft_tokens: int) -> int:
-    """A maximum draft length as an int. InvalidInputError unless it is an int >= 0."""
-    if type(max_draft_tokens) is int and max_draft_tokens >= 0:
-        return max_draft_tokens
-    integral = isinstance(max_draft_tokens, (int, np.integer)) and not isinstance(max_draft_tokens, bool)
-    if not integral or max_draft_tokens < 0:
-        raise InvalidInputError("max_draft_tokens must be an int >= 0", got=repr(max_draft_tokens)[:80])
-    return int(max_draft_tokens)
+def as_int(
+    name: str,
+    value: Any,
+    low: int,
+    high: int | None = None,
+    error: type[InvalidInputError] = InvalidInputError,
+) -> int:
+    """An integer in ``low`` .. ``high``, also of numpy, as an int; ``error`` names the argument otherwise."""
+    try:
+        number = low - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = low - 1
+    if number < low or (high is not None and number > high):
+        condition = f">= {low}" if high is None else f"in {low} .. {high}"
+        raise error(f"{name} must be an int {condition}", got=repr(value)[:80])
+    return number
 
 
 def as_tree(tree: bool | str) -> bool | str:

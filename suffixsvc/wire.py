@@ -13,36 +13,12 @@ from typing import Any, Final, NoReturn, cast
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.errors import (
-    STATUS,
-    ErrorCode,
-    InvalidCostError,
-    InvalidInputError,
-    ProtocolError,
-    SuffixError,
-    error_from_wire,
-)
+from suffixsvc import errors
+from suffixsvc.errors import InvalidCostError, InvalidInputError, ProtocolError, SuffixError
 from suffixsvc.types import Draft, DraftSource, FloatArray, TokenArray, Verified, VerifyCost
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 from suffixsvc.values import MAX_TOKEN_ID, as_cost_curve, as_tree, as_verified, not_tokens
-
-__all__ = [
-    "ERROR_METADATA_KEY",
-    "cost_from_proto",
-    "cost_to_proto",
-    "detail_from_error",
-    "draft_from_proto",
-    "draft_to_proto",
-    "error_from_detail",
-    "pack_tokens",
-    "status_of",
-    "tree_from_proto",
-    "tree_to_proto",
-    "unpack_tokens",
-    "verified_from_proto",
-    "verified_to_proto",
-]
 
 #: trailing metadata of a failed call: a serialised ErrorDetail
 ERROR_METADATA_KEY: Final = "suffixsvc-error-bin"
@@ -228,19 +204,67 @@ def verified_from_proto(message: pb.Verified) -> Verified:
 # --------------------------------------------------------------------------------------------- errors
 
 
-def status_of(error: SuffixError) -> tuple[ErrorCode, str]:
+#: class -> (wire code, gRPC status name)
+STATUS: Final[dict[type[errors.SuffixError], tuple[types_pb2.ErrorCode, str]]] = {
+    errors.SuffixError: (types_pb2.ERROR_CODE_INTERNAL, "INTERNAL"),
+    errors.InvalidInputError: (types_pb2.ERROR_CODE_INVALID_INPUT, "INVALID_ARGUMENT"),
+    errors.InvalidTokensError: (types_pb2.ERROR_CODE_INVALID_TOKENS, "INVALID_ARGUMENT"),
+    errors.InvalidCostError: (types_pb2.ERROR_CODE_INVALID_COST, "INVALID_ARGUMENT"),
+    errors.InvalidNamespaceError: (types_pb2.ERROR_CODE_INVALID_NAMESPACE, "INVALID_ARGUMENT"),
+    errors.InvalidLabelsError: (types_pb2.ERROR_CODE_INVALID_LABELS, "INVALID_ARGUMENT"),
+    errors.InvalidConfigError: (types_pb2.ERROR_CODE_INVALID_CONFIG, "INVALID_ARGUMENT"),
+    errors.GrammarError: (types_pb2.ERROR_CODE_INVALID_CONFIG, "INVALID_ARGUMENT"),
+    errors.AppendError: (types_pb2.ERROR_CODE_INVALID_INPUT, "OUT_OF_RANGE"),
+    errors.AppendConflict: (types_pb2.ERROR_CODE_APPEND_CONFLICT, "ABORTED"),
+    errors.AppendGap: (types_pb2.ERROR_CODE_APPEND_GAP, "OUT_OF_RANGE"),
+    errors.SessionError: (types_pb2.ERROR_CODE_UNKNOWN_SESSION, "NOT_FOUND"),
+    errors.UnknownSessionError: (types_pb2.ERROR_CODE_UNKNOWN_SESSION, "NOT_FOUND"),
+    errors.SessionClosedError: (types_pb2.ERROR_CODE_SESSION_CLOSED, "FAILED_PRECONDITION"),
+    errors.StepSequenceError: (types_pb2.ERROR_CODE_STEP_SEQUENCE, "ABORTED"),
+    errors.UnknownNamespaceError: (types_pb2.ERROR_CODE_UNKNOWN_NAMESPACE, "NOT_FOUND"),
+    errors.NamespaceInUseError: (types_pb2.ERROR_CODE_NAMESPACE_IN_USE, "FAILED_PRECONDITION"),
+    errors.UnknownOutputError: (types_pb2.ERROR_CODE_UNKNOWN_OUTPUT, "NOT_FOUND"),
+    errors.TokenizerMismatchError: (types_pb2.ERROR_CODE_TOKENIZER_MISMATCH, "FAILED_PRECONDITION"),
+    errors.LimitExceededError: (types_pb2.ERROR_CODE_LIMIT_EXCEEDED, "RESOURCE_EXHAUSTED"),
+    errors.StoreError: (types_pb2.ERROR_CODE_STORE, "INTERNAL"),
+    errors.StoreLockedError: (types_pb2.ERROR_CODE_STORE_LOCKED, "FAILED_PRECONDITION"),
+    errors.StoreFullError: (types_pb2.ERROR_CODE_STORE_FULL, "RESOURCE_EXHAUSTED"),
+    errors.StoreCorruptError: (types_pb2.ERROR_CODE_STORE_CORRUPT, "DATA_LOSS"),
+    errors.SegmentCorruptError: (types_pb2.ERROR_CODE_STORE_CORRUPT, "DATA_LOSS"),
+    errors.SegmentCancelledError: (types_pb2.ERROR_CODE_STORE, "INTERNAL"),
+    errors.ManifestError: (types_pb2.ERROR_CODE_STORE, "INTERNAL"),
+    errors.StoreForeignError: (types_pb2.ERROR_CODE_STORE_FOREIGN, "FAILED_PRECONDITION"),
+    errors.StoreClosedError: (types_pb2.ERROR_CODE_STORE_CLOSED, "UNAVAILABLE"),
+    errors.IndexCorruptError: (types_pb2.ERROR_CODE_INDEX_CORRUPT, "DATA_LOSS"),
+    errors.ServiceError: (types_pb2.ERROR_CODE_UNAVAILABLE, "UNAVAILABLE"),
+    errors.ServiceUnavailableError: (types_pb2.ERROR_CODE_UNAVAILABLE, "UNAVAILABLE"),
+    errors.ServiceTimeoutError: (types_pb2.ERROR_CODE_TIMEOUT, "DEADLINE_EXCEEDED"),
+    errors.ProtocolError: (types_pb2.ERROR_CODE_PROTOCOL, "INVALID_ARGUMENT"),
+    errors.ListenError: (types_pb2.ERROR_CODE_LISTEN, "FAILED_PRECONDITION"),
+    errors.ModelError: (types_pb2.ERROR_CODE_MODEL, "FAILED_PRECONDITION"),
+    errors.ModelNotFoundError: (types_pb2.ERROR_CODE_MODEL_NOT_FOUND, "NOT_FOUND"),
+    errors.ModelCorruptError: (types_pb2.ERROR_CODE_MODEL_CORRUPT, "DATA_LOSS"),
+    errors.VocabularyMismatchError: (types_pb2.ERROR_CODE_VOCABULARY_MISMATCH, "FAILED_PRECONDITION"),
+    errors.MissingExtraError: (types_pb2.ERROR_CODE_MISSING_EXTRA, "UNIMPLEMENTED"),
+}
+
+#: wire code -> the class a client raises for it (the most specific one that has the code).
+_CLASS_OF: Final[dict[int, type[SuffixError]]] = {
+    **{code: cls for cls, (code, _) in reversed(STATUS.items())},
+    types_pb2.ERROR_CODE_UNKNOWN_SESSION: errors.UnknownSessionError,
+    types_pb2.ERROR_CODE_UNAVAILABLE: errors.ServiceUnavailableError,
+}
+
+
+def status_of(error: SuffixError) -> tuple[types_pb2.ErrorCode, str]:
     """Wire code and gRPC status name of an error: those of its nearest base class in the table."""
-    for cls in type(error).__mro__:
-        if cls in STATUS:
-            return STATUS[cls]
-    raise AssertionError("STATUS lacks SuffixError")  # pragma: no cover - the table has the root
+    return next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
 
 
 def detail_from_error(error: SuffixError) -> types_pb2.ErrorDetail:
     """An error for the wire, its texts truncated to 1000 characters."""
-    code, _ = status_of(error)
     return types_pb2.ErrorDetail(
-        code=cast(types_pb2.ErrorCode, int(code)),
+        code=status_of(error)[0],
         message=_text(error.message),
         expected=_text(error.expected),
         got=_text(error.got),
@@ -255,7 +279,24 @@ def _text(value: object) -> str:
 
 
 def error_from_detail(detail: types_pb2.ErrorDetail) -> SuffixError:
-    """The typed error that a message from the wire describes."""
-    return error_from_wire(
-        detail.code, detail.message, expected=detail.expected, got=detail.got, remedy=detail.remedy
+    """The typed error that a message from the wire describes; a plain SuffixError for an unknown code."""
+    cls = _CLASS_OF.get(detail.code, SuffixError)
+    error = cls.__new__(cls)
+    SuffixError.__init__(
+        error,
+        detail.message,
+        expected=detail.expected or None,
+        got=detail.got or None,
+        remedy=detail.remedy or None,
     )
+    if isinstance(error, errors.AppendConflict):
+        error.position = _last_int(detail.message)
+    if isinstance(error, errors.AppendGap):
+        error.expected_position, error.got_position = _last_int(detail.expected), _last_int(detail.got)
+    return error
+
+
+def _last_int(text: str) -> int:
+    words = text.replace(":", " ").split()
+    digits = [word for word in words if word.lstrip("-").isdecimal() and len(word) <= 19]
+    return int(digits[-1]) if digits else -1

@@ -14,16 +14,6 @@ from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError
 from suffixsvc.store.files import folder as store_folder
 from suffixsvc.store.files.folder import FULL_ERRNOS
 
-__all__ = [
-    "make_folder",
-    "new_file",
-    "remove_stale_temporaries",
-    "require_file_path",
-    "require_new",
-    "sync_folder",
-    "write_error",
-]
-
 #: errors of folders that cannot be synced: the file system does not support it, the folder is not readable
 _NO_SYNC: Final = (errno.EINVAL, errno.EACCES)
 _TEMPORARY: Final = ".tmp"

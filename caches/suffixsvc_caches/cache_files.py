@@ -8,7 +8,8 @@ from typing import Any
 
 from suffixsvc.errors import InvalidConfigError, StoreForeignError
 from suffixsvc_caches.atomic import require_new
-from suffixsvc_caches.lookup import STATIC_ORDER, LookupTable, read_lookup, write_lookup
+from suffixsvc_caches.lookup.files import read_lookup, write_lookup
+from suffixsvc_caches.lookup.table import STATIC_ORDER, LookupTable
 from suffixsvc_caches.manifest import (
     CacheFormat,
     Manifest,
@@ -18,8 +19,6 @@ from suffixsvc_caches.manifest import (
     read_matching_manifest,
     write_manifest,
 )
-
-__all__ = ["cache_format", "load_cache", "require_new_cache", "write_cache"]
 
 
 def load_cache(cache: Path, fingerprint: str = "") -> tuple[LookupTable, Manifest | None]:

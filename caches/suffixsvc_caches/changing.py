@@ -1,17 +1,17 @@
-"""Derivation of one lookup cache from another: pruning, and import of files without a manifest."""
+"""Derivation of lookup caches from others: merging, pruning, and import of files without a manifest."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from suffixsvc.errors import InvalidInputError
+from suffixsvc.errors import InvalidInputError, StoreCorruptError, TokenizerMismatchError
 from suffixsvc_caches.cache_files import cache_format, load_cache, require_new_cache, write_cache
-from suffixsvc_caches.lookup import read_lookup
+from suffixsvc_caches.lookup.files import read_lookup
 from suffixsvc_caches.lookup.pruning import prune_table, require_budget
+from suffixsvc_caches.lookup.table import merge_tables
 from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, read_matching_manifest
-from suffixsvc_caches.tokenizers import Tokenizer
-
-__all__ = ["import_cache", "prune_cache"]
+from suffixsvc_caches.tokenizers.base import Tokenizer
 
 
 def prune_cache(
@@ -88,3 +88,53 @@ def import_cache(
     form = cache_format(table, manifest, kind)
     options = {"imported": True}
     return write_cache(out, loaded, form, tokenizer=note, sources=[file], options=options, force=force)
+
+
+def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force: bool = False) -> Manifest:
+    """Write the sum of several caches, and a manifest that lists them as its sources.
+
+    Args:
+        files: the caches to merge.
+        out: the file to write.
+        kind: "static", "dynamic" or "auto": static if all caches are static.
+        force: replace ``out`` if it exists.
+
+    Raises:
+        InvalidInputError: the new file or its manifest exists, and not ``force``.
+        TokenizerMismatchError: two manifests name different tokenizers.
+        StoreCorruptError: ids beyond the vocabulary that a manifest names. Errors of ``load_cache`` and
+            ``write_lookup``.
+    """
+    require_new_cache(out, force=force)
+    tokenizer = TokenizerNote()
+    tables, static = [], True
+    for file in files:
+        table, manifest = load_cache(file)
+        static &= cache_format(table, manifest, kind) is CacheFormat.STATIC
+        tables.append(table)
+        if manifest is None:
+            continue
+        vocab_size = manifest.tokenizer.vocab_size
+        if vocab_size and table.largest_token >= vocab_size:
+            raise StoreCorruptError(
+                f"token ids of {file} must be in the vocabulary that its manifest names",
+                expected=f"0 .. {vocab_size - 1}",
+                got=table.largest_token,
+            )
+        if manifest.tokenizer.fingerprint:
+            if tokenizer.fingerprint not in ("", manifest.tokenizer.fingerprint):
+                raise TokenizerMismatchError(
+                    f"{file} must have the tokenizer of the files before it",
+                    expected=tokenizer.fingerprint,
+                    got=manifest.tokenizer.fingerprint,
+                )
+            tokenizer = manifest.tokenizer
+    return write_cache(
+        out,
+        merge_tables(tables),
+        CacheFormat.STATIC if static else CacheFormat.DYNAMIC,
+        tokenizer=tokenizer,
+        sources=files,
+        options={"merged": len(files)},
+        force=force,
+    )

@@ -9,43 +9,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path, PurePath
-from typing import Any, Final, Self
+from typing import Any, Final, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 import xxhash
 
 from suffixsvc import __version__
-from suffixsvc.errors import (
-    InvalidInputError,
-    StoreCorruptError,
-    StoreError,
-    StoreForeignError,
-)
+from suffixsvc.errors import InvalidInputError, StoreCorruptError, StoreError, StoreForeignError
 from suffixsvc_caches.atomic import new_file
-from suffixsvc_caches.lookup import LookupTable
-from suffixsvc_caches.tokenizers import require_fingerprint
-
-__all__ = [
-    "MANIFEST_VERSION",
-    "CacheFormat",
-    "Manifest",
-    "SourceFile",
-    "TokenizerNote",
-    "find_mismatches",
-    "manifest_path",
-    "read_manifest",
-    "read_matching_manifest",
-    "write_manifest",
-]
+from suffixsvc_caches.errors import at_place
+from suffixsvc_caches.lookup.table import LookupTable
+from suffixsvc_caches.tokenizers.load import require_fingerprint
 
 MANIFEST_VERSION: Final = 1
 _SUFFIX: Final = ".manifest.json"
 #: larger files are refused as manifests
 _MOST_BYTES: Final = 64 << 20
 _PIECE: Final = 1 << 22
+
+_Text = str | bytes
 
 
 class CacheFormat(StrEnum):
@@ -134,7 +119,10 @@ class Manifest:
     def of(cls, path: Path, table: LookupTable, format: CacheFormat, **others: Any) -> Self:
         """Describe a cache file and the table written to it; ``others`` are the remaining attributes."""
         size, xxh3 = _size_and_hash(path)
-        return cls(format, path.name, size, xxh3, *_totals(table), **others)
+        orders, records = np.unique(table.orders(), return_counts=True)
+        ngrams = dict(zip(orders.tolist(), records.tolist(), strict=True))
+        count = int(table.counts.sum(dtype=np.int64))
+        return cls(format, path.name, size, xxh3, ngrams, len(table.tokens), count, **others)
 
     def matches(self, cache: Path) -> bool:
         """Whether size and hash of a cache are those of this manifest. StoreError: it cannot be read."""
@@ -147,15 +135,12 @@ class Manifest:
             **asdict(self),
             "ngrams": {str(n): self.ngrams[n] for n in sorted(self.ngrams)},
         }
-        text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # lone surrogates stand for bytes of file names that are not text
-            return json.dumps(plain, indent=2) + "\n"
-        return text
+        text = json.dumps(plain, indent=2, ensure_ascii=False)
+        # Lone surrogates, which stand for bytes of file names that are not text, are escaped.
+        return text.encode(errors="backslashreplace").decode() + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls, text: _Text) -> Self:
         """Parse the text of :meth:`as_json`.
 
         Raises:
@@ -165,34 +150,16 @@ class Manifest:
         try:
             plain = json.loads(text)
         except (ValueError, RecursionError):
-            raise StoreForeignError("not a manifest", expected="a JSON object") from None
+            plain = None
         if not isinstance(plain, dict) or "manifest" not in plain:
             raise StoreForeignError("not a manifest", expected='a JSON object with "manifest"')
-        if plain["manifest"] != MANIFEST_VERSION or isinstance(plain["manifest"], bool):
+        version = plain["manifest"]
+        if version != MANIFEST_VERSION or isinstance(version, bool):
             raise StoreForeignError(
-                "unsupported manifest version", expected=MANIFEST_VERSION, got=repr(plain["manifest"])[:80]
+                "unsupported manifest version", expected=MANIFEST_VERSION, got=repr(version)[:80]
             )
         try:
-            return cls(
-                format=CacheFormat(plain["format"]),
-                file=_text(plain["file"]),
-                bytes=_number(plain["bytes"]),
-                xxh3=_text(plain["xxh3"]),
-                ngrams={int(n): _number(count) for n, count in plain["ngrams"].items()},
-                pairs=_number(plain["pairs"]),
-                count=_number(plain["count"]),
-                tokenizer=TokenizerNote(
-                    _text(plain["tokenizer"]["fingerprint"]),
-                    _number(plain["tokenizer"]["vocab_size"]),
-                    _text(plain["tokenizer"]["name"]),
-                ),
-                sources=tuple(
-                    SourceFile(_text(source["file"]), _number(source["bytes"]), _text(source["xxh3"]))
-                    for source in plain["sources"]
-                ),
-                options=dict(plain["options"]),
-                made_by=_text(plain["made_by"]),
-            )
+            return _parse(cls, plain)  # type: ignore[no-any-return] # an instance of the class
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreCorruptError(
                 "a field of the manifest is missing or malformed",
@@ -223,15 +190,15 @@ def read_manifest(cache: Path) -> Manifest | None:
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
+        if len(raw) > _MOST_BYTES:
+            raise StoreForeignError("not a manifest", expected=f"at most {_MOST_BYTES} bytes")
+        return Manifest.from_json(raw)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StoreError(f"cannot read {path}", got=error.strerror) from None
-    try:
-        return Manifest.from_json(_decode(raw))
-    except (StoreForeignError, StoreCorruptError, InvalidInputError) as error:
-        kind = StoreForeignError if isinstance(error, StoreForeignError) else StoreCorruptError
-        raise kind(f"{path}: {error.message}", expected=error.expected, got=error.got) from None
+    except StoreError as error:
+        raise at_place(path, error) from None
 
 
 def read_matching_manifest(cache: Path, fingerprint: str = "") -> tuple[Manifest | None, Manifest | None]:
@@ -260,29 +227,14 @@ def find_mismatches(cache: Path, manifest: Manifest, table: LookupTable) -> Iter
         manifest: its manifest.
         table: the records of the file.
     """
-    size, xxh3 = _size_and_hash(cache)
-    ngrams, pairs, count = _totals(table)
-    for what, expected, got in (
-        ("bytes", manifest.bytes, size),
-        ("xxh3", manifest.xxh3, xxh3),
-        ("ngrams", dict(sorted(manifest.ngrams.items())), ngrams),
-        ("pairs", manifest.pairs, pairs),
-        ("count", manifest.count, count),
-    ):
+    found = Manifest.of(cache, table, manifest.format)
+    for what in ("bytes", "xxh3", "ngrams", "pairs", "count"):
+        expected, got = getattr(manifest, what), getattr(found, what)
         if expected != got:
             yield f"the manifest says {what} {expected}, the cache has {got}"
     vocab_size = manifest.tokenizer.vocab_size
     if vocab_size and table.largest_token >= vocab_size:
         yield f"the manifest says a vocabulary of {vocab_size}, the cache has token {table.largest_token}"
-
-
-def _totals(table: LookupTable) -> tuple[dict[int, int], int, int]:
-    orders, records = np.unique(table.orders(), return_counts=True)
-    return (
-        dict(zip(orders.tolist(), records.tolist(), strict=True)),
-        len(table.tokens),
-        int(table.counts.sum(dtype=np.int64)),
-    )
 
 
 def _size_and_hash(path: Path) -> tuple[int, str]:
@@ -298,22 +250,19 @@ def _size_and_hash(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _decode(raw: bytes) -> str:
-    if len(raw) > _MOST_BYTES:
-        raise StoreForeignError("not a manifest", expected=f"at most {_MOST_BYTES} bytes")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise StoreForeignError("not a manifest", expected="UTF-8") from None
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(f"{value!r} is not a number >= 0")
+def _parse(kind: Any, value: Any) -> Any:
+    """Convert a JSON value to the type of a field. TypeError, KeyError, ValueError: it is of another type."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = get_type_hints(kind)
+        return kind(**{each.name: _parse(hints[each.name], value[each.name]) for each in fields(kind)})
+    if get_origin(kind) is tuple:
+        return tuple(_parse(get_args(kind)[0], each) for each in value)
+    if get_origin(kind) is Mapping:
+        return dict(value)
+    if get_origin(kind) is dict:
+        return {int(key): _parse(int, number) for key, number in value.items()}
+    if issubclass(kind, StrEnum):
+        return kind(value)
+    if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 0):
+        raise TypeError(f"{value!r} is not {'a number >= 0' if kind is int else 'a string'}")
     return value

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.plots import Chart, Series
-from suffixsvc_caches.logs import LogCall, LogFile, ReadOptions, ReadReport, find_logs, read_calls
-from suffixsvc_caches.logs.calls.call import Content
-from suffixsvc_caches.lookup import DRAFT_TOKENS, LookupTable
-from suffixsvc_caches.lookup.replay import (
-    LookupReplayer,
-    OnTokens,
-    Program,
-    ReplayStats,
-    TokenCall,
-    replay_sizes,
-)
-from suffixsvc_caches.tokenizers import Tokenizer, require_fingerprint
-
-__all__ = ["CacheSimulation", "TokenLogs", "read_token_logs", "simulate_cache", "size_chart"]
+from suffixsvc_caches.logs import LogFile, ReadOptions, ReadReport, find_logs, read_calls
+from suffixsvc_caches.lookup.algorithm import DRAFT_TOKENS
+from suffixsvc_caches.lookup.pruning import prune_table
+from suffixsvc_caches.lookup.replay import LookupReplayer, OnTokens, Program, ReplayStats, TokenCall
+from suffixsvc_caches.lookup.table import LookupTable
+from suffixsvc_caches.tokenizers.base import Tokenizer
+from suffixsvc_caches.tokenizers.load import no_tokenizer, require_fingerprint
+from suffixsvc_caches.tokenizers.pieces import encode_contents
 
 #: calls encoded at a time
 _BATCH: Final = 256
@@ -99,12 +92,25 @@ def simulate_cache(
     _, bare = replay("without it", None, None if static is None else dynamic)
     found = CacheSimulation(each, total, bare)
     if sizes and static is not None:
-
-        def with_cut(whole: LookupTable, cut: LookupTable) -> ReplayStats:
-            return total if cut is whole else replay(f"{cut.file_bytes():,} bytes of it", cut, dynamic)[1]
-
-        found.sizes.extend(replay_sizes(static, partial(with_cut, static), _SIZES))
+        for size, cut in pruned_sizes(static):
+            stats = total if cut is static else replay(f"{size:,} bytes of it", cut, dynamic)[1]
+            found.sizes.append((size, stats))
     return found
+
+
+def pruned_sizes(static: LookupTable) -> list[tuple[int, LookupTable]]:
+    """Prune a cache to ten sizes, that rise geometrically from a thousandth of it to the whole cache.
+
+    Returns:
+        (bytes, cache) by rising size; sizes that prune to the same file are one.
+    """
+    whole = static.file_bytes()
+    found = {whole: static}
+    for step in range(1, _SIZES):
+        cut = prune_table(static, int(whole * 1000 ** -(step / (_SIZES - 1))), static=True)
+        if len(cut):
+            found.setdefault(cut.file_bytes(), cut)
+    return sorted(found.items())
 
 
 def size_chart(found: CacheSimulation, cache: str, program: Program) -> Chart:
@@ -175,29 +181,12 @@ def token_calls(
     calls = read_calls(file, options, report, on_bytes)
     while batch := list(islice(calls, _BATCH)):
         for call in batch:
-            _require_tokenizer(call, file, tokenizer)
-        prompts = _encoded(tokenizer, [call.prompt for call in batch])
-        responses = _encoded(tokenizer, [call.response for call in batch])
-        yield from map(TokenCall, prompts, responses)
-
-
-def _require_tokenizer(call: LogCall, file: LogFile, tokenizer: Tokenizer | None) -> None:
-    if tokenizer is None:
-        if any(isinstance(content, str) and content for content in (call.prompt, call.response)):
-            raise InvalidInputError(
-                f"{file.path} must have token ids if there is no tokenizer",
-                got="texts",
-                remedy="Give a GGUF or a tokenizer.json with --tokenizer.",
-            )
-    elif call.tokenizer:
-        require_fingerprint(call.tokenizer, tokenizer.fingerprint, str(file.path))
-
-
-def _encoded(tokenizer: Tokenizer | None, contents: Sequence[Content]) -> Iterable[list[int]]:
-    texts = [content for content in contents if isinstance(content, str)]
-    encoded = iter(tokenizer.encode_batch(texts) if tokenizer is not None and texts else ())
-    for content in contents:
-        if isinstance(content, str):
-            yield next(encoded).tolist() if tokenizer is not None else []
-        else:
-            yield content.tolist()
+            if tokenizer is None:
+                if any(isinstance(content, str) and content for content in (call.prompt, call.response)):
+                    raise no_tokenizer(file.path)
+            elif call.tokenizer:
+                require_fingerprint(call.tokenizer, tokenizer.fingerprint, str(file.path))
+        prompts = encode_contents(tokenizer, [call.prompt for call in batch])
+        responses = encode_contents(tokenizer, [call.response for call in batch])
+        for prompt, response in zip(prompts, responses, strict=True):
+            yield TokenCall(prompt.tolist(), response.tolist())

@@ -7,8 +7,6 @@ from typing import Final
 
 from suffixsvc.errors import InvalidConfigError
 
-__all__ = ["format_size", "parse_size"]
-
 _FORM: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?\s*", re.IGNORECASE)
 _MOST: Final = 2**60
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

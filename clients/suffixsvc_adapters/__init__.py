@@ -1,7 +1,6 @@
 """Adapters with which other engines draft from the suffix cache.
 
-    session_tracker    sessions for engines that have none: identifies sequences by their tokens
-    sequence_table     the table of live sequences; async_close: the thread that closes their sessions
+    tracking           sessions for engines that have none: identifies sequences by their tokens
     backends           settings from an engine's configuration, and the cache that they name
     llama_cpp_python   llama-cpp-python: a LlamaDraftModel
     huggingface        transformers: a CandidateGenerator for ``generate(custom_generate=...)``
@@ -14,7 +13,7 @@ Importing this package loads no engine; an adapter's module loads its own. docs/
 configuration of each engine and the limits.
 """
 
-from suffixsvc_adapters.session_tracker import SessionTracker
-from suffixsvc_adapters.tracker_types import DraftRequest, TrackerConfig, TrackerStats
+from suffixsvc_adapters.tracking.session_tracker import SessionTracker
+from suffixsvc_adapters.tracking.tracker_types import DraftRequest, TrackerConfig, TrackerStats
 
 __all__ = ["DraftRequest", "SessionTracker", "TrackerConfig", "TrackerStats"]

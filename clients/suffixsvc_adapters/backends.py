@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_adapters.session_tracker import SessionTracker
-from suffixsvc_adapters.tracker_types import TrackerConfig
-
-__all__ = ["PREFIX", "AdapterSettings", "open_tracker", "read_settings"]
+from suffixsvc.types import Backend
+from suffixsvc_adapters.tracking.session_tracker import SessionTracker, StepMany
+from suffixsvc_adapters.tracking.tracker_types import TrackerConfig
 
 PREFIX: Final = "SUFFIXSVC_ADAPTER_"
 
@@ -70,9 +69,8 @@ class AdapterSettings:
 
     def override(self, config: TrackerConfig) -> TrackerConfig:
         """Return the adapter's configuration with the values that are set here."""
-        names = ("verify_cost", "max_draft_tokens", "max_sequences", "idle_seconds")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(config, **given, reads=self.reads or config.reads)
+        given = {each.name: getattr(self, each.name) for each in fields(self) if hasattr(config, each.name)}
+        return replace(config, **{name: value for name, value in given.items() if value not in (None, ())})
 
 
 def read_settings(
@@ -85,23 +83,29 @@ def read_settings(
         environ: the environment.
 
     Raises:
-        InvalidConfigError: an unknown setting, a value of another type, or both target and data.
-        InvalidNamespaceError: a malformed namespace.
+        InvalidConfigError: an unknown setting, a value of another type, a malformed namespace, or both target
+            and data.
     """
+    from suffixsvc.settings import read_mapping  # noqa: PLC0415 - pydantic is slow to load
+
     if given is not None and not isinstance(given, Mapping):
         raise InvalidConfigError("settings must be a mapping", got=repr(given)[:80])
-    variables = {name.removeprefix(PREFIX).lower(): name for name in environ if name.startswith(PREFIX)}
-    given = given or {}
-    for key in (*variables, *given):
-        if key not in _KINDS:
-            raise InvalidConfigError(
-                f"unknown setting {key!r}",
-                expected=f"one of {', '.join(_KINDS)}",
-                got=variables.get(key, key),
-            )
-    values = {key: _parsed(key, environ[name], name) for key, name in variables.items()}
-    values |= {key: _validated(key, value) for key, value in given.items()}
-    return AdapterSettings(**values)
+    variables = sorted(name for name in environ if name.startswith(PREFIX))
+    values = {name.removeprefix(PREFIX).lower(): environ[name] for name in variables}
+    parsed = {key: _parsed(key, text) for key, text in values.items()}
+    what = f"settings with {', '.join(variables)}" if variables else "settings"
+    return read_mapping(AdapterSettings, {**parsed, **(given or {})}, what)
+
+
+def _parsed(key: str, text: str) -> object:
+    """The value of a variable; the text itself if it is not of the setting's type."""
+    kind = AdapterSettings.__annotations__.get(key, "")
+    if kind.startswith("tuple"):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return {"int | None": int, "float | None": float}.get(kind, str)(text)
+    except ValueError:
+        return text
 
 
 def open_tracker(
@@ -122,61 +126,20 @@ def open_tracker(
         TokenizerMismatchError: the namespace holds another tokenizer's tokens.
     """
     config = settings.override(config)
-    fingerprint = settings.tokenizer or None
+    backend: Backend
+    step_many: StepMany | None = None
     if settings.target:
         from suffixsvc_client import SuffixClient  # noqa: PLC0415 - loads grpc, which a folder does not need
 
         client = SuffixClient(settings.target, step_timeout_s=settings.step_timeout_s)
-        return SessionTracker(
-            client.namespace(settings.namespace, fingerprint),
-            config,
-            step_many=client.step_many,
-            on_close=client.close,
-            is_over=is_over,
-        )
-    from suffixsvc import SuffixCache  # noqa: PLC0415 - loads the native core and LMDB
-
-    cache = SuffixCache(settings.data or None)
-    try:
-        namespace = cache.namespace(settings.namespace, fingerprint)
-        return SessionTracker(namespace, config, on_close=cache.close, is_over=is_over)
-    except BaseException:
-        cache.close()
-        raise
-
-
-#: setting -> type of its value
-_KINDS: Final[dict[str, type]] = {
-    "target": str,
-    "data": str,
-    "namespace": str,
-    "tokenizer": str,
-    "reads": tuple,
-    "step_timeout_s": float,
-    "verify_cost": float,
-    "max_draft_tokens": int,
-    "max_sequences": int,
-    "idle_seconds": float,
-}
-_EXPECTED: Final = {str: "a string", tuple: "a list of namespaces", float: "a number", int: "an int"}
-
-
-def _parsed(key: str, text: str, name: str) -> Any:
-    kind = _KINDS[key]
-    if kind is tuple:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-    try:
-        return kind(text)
-    except ValueError:
-        raise InvalidConfigError(f"{name} must be {_EXPECTED[kind]}", got=repr(text)[:80]) from None
-
-
-def _validated(key: str, value: Any) -> Any:
-    kind = _KINDS[key]
-    if kind is tuple:
-        valid = isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value)
+        backend, step_many = client, client.step_many
     else:
-        valid = isinstance(value, (float, int) if kind is float else kind) and not isinstance(value, bool)
-    if not valid:
-        raise InvalidConfigError(f"{key} must be {_EXPECTED[kind]}", got=repr(value)[:80])
-    return tuple(value) if kind is tuple else value
+        from suffixsvc import SuffixCache  # noqa: PLC0415 - loads the native core and LMDB
+
+        backend = SuffixCache(settings.data or None)
+    try:
+        namespace = backend.namespace(settings.namespace, settings.tokenizer or None)
+        return SessionTracker(namespace, config, step_many=step_many, on_close=backend.close, is_over=is_over)
+    except BaseException:
+        backend.close()
+        raise

@@ -17,9 +17,9 @@ import numpy as np
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, MissingExtraError
 from suffixsvc.types import BackendNamespace, Draft, TokenArray
-from suffixsvc_adapters.adapter_base import AdapterBase
-from suffixsvc_adapters.session_tracker import SessionTracker
-from suffixsvc_adapters.tracker_types import TrackerConfig
+from suffixsvc_adapters.tracking.adapter_base import AdapterBase
+from suffixsvc_adapters.tracking.session_tracker import SessionTracker
+from suffixsvc_adapters.tracking.tracker_types import TrackerConfig
 
 try:
     import torch
@@ -27,8 +27,6 @@ try:
     from transformers.generation.candidate_generator import CandidateGenerator
 except ImportError as error:
     raise MissingExtraError("huggingface", error.name or "transformers") from error
-
-__all__ = ["SuffixCandidates", "SuffixDecoding"]
 
 
 class SuffixCandidates(CandidateGenerator):  # type: ignore[misc]  # transformers is not installed where mypy runs
@@ -114,7 +112,7 @@ class SuffixDecoding(AdapterBase):
     """
 
     def __init__(self, namespace: BackendNamespace, config: TrackerConfig | None = None) -> None:
-        self.tracker = SessionTracker(namespace, config)
+        self.tracker: SessionTracker = SessionTracker(namespace, config)
 
     def __call__(
         self,

@@ -21,17 +21,15 @@ import numpy.typing as npt
 from suffixsvc.errors import InvalidConfigError, MissingExtraError
 from suffixsvc.fingerprint import tokenizer_fingerprint
 from suffixsvc.types import Backend
-from suffixsvc_adapters.adapter_base import AdapterBase
-from suffixsvc_adapters.session_tracker import SessionTracker
-from suffixsvc_adapters.tracker_types import TrackerConfig
+from suffixsvc_adapters.tracking.adapter_base import AdapterBase
+from suffixsvc_adapters.tracking.session_tracker import SessionTracker
+from suffixsvc_adapters.tracking.tracker_types import TrackerConfig
 
 try:
     import llama_cpp
     from llama_cpp.llama_speculative import LlamaDraftModel
 except ImportError as error:
     raise MissingExtraError("llama", "llama_cpp") from error
-
-__all__ = ["CPU_CONFIG", "SuffixDraftModel", "attach", "fingerprint"]
 
 #: a drafted token costs a fifth of a step: a mid-sized model on CPUs. ``suffixsvc probe`` measures yours
 CPU_CONFIG: Final = TrackerConfig(verify_cost=0.2)
@@ -41,7 +39,7 @@ class SuffixDraftModel(AdapterBase, LlamaDraftModel):
     """``Llama(draft_model=...)``, or better :func:`attach`. Several ``Llama`` may share one tracker."""
 
     def __init__(self, tracker: SessionTracker) -> None:
-        self.tracker = tracker
+        self.tracker: SessionTracker = tracker
 
     def __call__(self, input_ids: npt.NDArray[np.intc], /, **_: Any) -> npt.NDArray[np.intc]:
         """Draft a continuation of all tokens so far, the last of which was just sampled. Never raises.

@@ -26,13 +26,11 @@ import structlog
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError
 from suffixsvc.types import Draft
-from suffixsvc_adapters.adapter_base import AdapterBase
 from suffixsvc_adapters.backends import PREFIX, open_tracker, read_settings
-from suffixsvc_adapters.session_tracker import SessionTracker
-from suffixsvc_adapters.tracker_types import DraftRequest, TrackerConfig
-from suffixsvc_adapters.tree_mask import tree_and_mask
-
-__all__ = ["SuffixCorpus", "register"]
+from suffixsvc_adapters.tracking.adapter_base import AdapterBase
+from suffixsvc_adapters.tracking.session_tracker import SessionTracker
+from suffixsvc_adapters.tracking.tracker_types import DraftRequest, TrackerConfig
+from suffixsvc_adapters.tracking.tree_mask import tree_and_mask
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +46,7 @@ class SuffixCorpus(AdapterBase):
     """
 
     def __init__(self, tracker: SessionTracker, draft_token_num: int) -> None:
-        self.tracker = tracker
+        self.tracker: SessionTracker = tracker
         self.draft_token_num = draft_token_num
         self.remaining_token_budget = 0
         self._prompts: dict[str, Sequence[int]] = {}

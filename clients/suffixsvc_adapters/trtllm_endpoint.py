@@ -25,8 +25,7 @@ from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import structlog
 
@@ -39,10 +38,9 @@ from suffixsvc.runtime.server_lifecycle import (
 )
 from suffixsvc.values import as_token_array
 from suffixsvc_adapters.backends import AdapterSettings, open_tracker, read_settings
-from suffixsvc_adapters.session_tracker import SessionTracker
-from suffixsvc_adapters.tracker_types import TrackerConfig
-
-__all__ = ["TRTLLM_CONFIG", "DraftEndpoint", "main"]
+from suffixsvc_adapters.tracking.adapter_base import AdapterBase
+from suffixsvc_adapters.tracking.session_tracker import SessionTracker
+from suffixsvc_adapters.tracking.tracker_types import TrackerConfig
 
 _log = structlog.get_logger(__name__)
 
@@ -58,7 +56,7 @@ _MAX_CONNECTIONS: Final = 64
 TRTLLM_CONFIG: Final = TrackerConfig(max_draft_tokens=32, verify_cost=0.0)
 
 
-class DraftEndpoint:
+class DraftEndpoint(AdapterBase):
     """Answers draft requests over HTTP until it is closed.
 
     Args:
@@ -79,7 +77,7 @@ class DraftEndpoint:
         insecure_network: bool = False,
         max_connections: int = _MAX_CONNECTIONS,
     ) -> None:
-        self.tracker = tracker
+        self.tracker: SessionTracker = tracker
         if not insecure_network:
             _require_loopback(host, port)
         try:
@@ -106,15 +104,7 @@ class DraftEndpoint:
         """Stop serving and store all outputs. Idempotent."""
         self._server.shutdown()
         self._server.server_close()
-        self.tracker.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().close()
 
 
 class _Server(ThreadingHTTPServer):

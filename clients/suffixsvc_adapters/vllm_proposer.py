@@ -22,13 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from suffixsvc.errors import InvalidConfigError
 from suffixsvc_adapters.backends import open_tracker, read_settings
-from suffixsvc_adapters.session_tracker import SessionTracker
-from suffixsvc_adapters.tracker_types import DraftRequest, TrackerConfig, TrackerStats
+from suffixsvc_adapters.tracking.adapter_base import AdapterBase
+from suffixsvc_adapters.tracking.tracker_types import DraftRequest, TrackerConfig
 from suffixsvc_adapters.vllm_requests import RequestTable
-
-__all__ = ["SuffixProposer"]
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +33,7 @@ _log = structlog.get_logger(__name__)
 _SEQUENCES_PER_ROW: Final = 2
 
 
-class SuffixProposer:
+class SuffixProposer(AdapterBase):
     """Proposes drafts of the suffix cache.
 
     Args:
@@ -51,7 +48,7 @@ class SuffixProposer:
         speculative = vllm_config.speculative_config
         self.num_speculative_tokens: int = speculative.num_speculative_tokens
         self._failed = False
-        self.tracker: SessionTracker | None = None
+        self.tracker = None
         self._requests = RequestTable(vllm_config.model_config)
         if _is_redundant(vllm_config.parallel_config):
             return
@@ -97,16 +94,6 @@ class SuffixProposer:
         if self.tracker is not None:
             self._requests.load_tokenizer()
 
-    @property
-    def stats(self) -> TrackerStats:
-        """The tracker's counters."""
-        return TrackerStats() if self.tracker is None else self.tracker.stats
-
-    def close(self) -> None:
-        """Store all outputs. vLLM does not call it; the end of the process does."""
-        if self.tracker is not None:
-            self.tracker.close()
-
     def _propose(
         self,
         sampled_token_ids: Sequence[Sequence[int]],
@@ -141,10 +128,5 @@ def _is_redundant(parallel: Any) -> bool:
     return rank % group != 0
 
 
-def _own_settings(additional_config: object) -> Mapping[str, Any] | None:
-    if not isinstance(additional_config, Mapping):
-        return None
-    part = additional_config.get("suffixsvc")
-    if part is not None and not isinstance(part, Mapping):
-        raise InvalidConfigError('additional_config["suffixsvc"] must be a mapping', got=repr(part)[:80])
-    return part
+def _own_settings(additional_config: object) -> Any:
+    return additional_config.get("suffixsvc") if isinstance(additional_config, Mapping) else None

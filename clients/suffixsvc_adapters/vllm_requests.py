@@ -33,8 +33,6 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-__all__ = ["RequestTable", "Response"]
-
 _log = structlog.get_logger(__name__)
 
 #: frames above the proposer's that are searched for the runner
@@ -65,20 +63,6 @@ class Response(NamedTuple):
 
 class _Request:
     """A request as the runner caches it (``state``), with values derived from it."""
-
-    __slots__ = (
-        "detokenizer",
-        "end_ids",
-        "ended",
-        "known_from_start",
-        "max_tokens",
-        "name",
-        "params",
-        "prompt_length",
-        "repetition",
-        "seen",
-        "state",
-    )
 
     def __init__(self, name: str, state: Any) -> None:
         params = state.sampling_params

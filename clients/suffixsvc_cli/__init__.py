@@ -33,73 +33,37 @@ INTERRUPTED: Final = 130
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Location of a verb's function or typer app, and its line in ``suffixsvc --help``."""
+    """A verb: the module with its typer ``app`` or function of its name, its line in ``suffixsvc --help``."""
 
     module: str
-    attribute: str
     help: str
 
 
 VERBS: Final[dict[str, Verb]] = {
-    "demo": Verb(
-        "suffixsvc_cli.models.demo",
-        "demo",
-        "Run agents on a real model and show how stored outputs speed them up.",
-    ),
-    "serve": Verb(
-        "suffixsvc_cli.server.serve", "serve", "Run the service: one shared, durable suffix cache."
-    ),
-    "draft-worker": Verb(
-        "suffixsvc_cli.server.draft_worker",
-        "draft_worker",
-        "Run a draft model as a service for drivers.",
-    ),
+    "demo": Verb(".models.demo", "Run agents on a real model and show how stored outputs speed them up."),
+    "serve": Verb(".server.serve", "Run the service: one shared, durable suffix cache."),
+    "draft-worker": Verb(".server.draft_worker", "Run a draft model as a service for drivers."),
     "generate": Verb(
-        "suffixsvc_cli.generate.command",
-        "generate",
+        ".generate.command",
         "Generate text on a model with every drafting layer, and show the origin of each token.",
     ),
     "probe": Verb(
-        "suffixsvc_cli.models.probe",
-        "probe",
-        "Measure the cost of a model's steps on this machine and the possible speedup.",
+        ".models.probe", "Measure the cost of a model's steps on this machine and the possible speedup."
     ),
     "compat": Verb(
-        "suffixsvc_cli.models.compat",
-        "compat",
-        "Check whether a model can draft for another, and find models that can.",
+        ".models.compat", "Check whether a model can draft for another, and find models that can."
     ),
-    "replay": Verb(
-        "suffixsvc_cli.corpus.replay",
-        "replay",
-        "Measure hit rates of the cache on a recorded log.",
-    ),
+    "replay": Verb(".corpus.replay", "Measure hit rates of the cache on a recorded log."),
     "build": Verb(
-        "suffixsvc_cli.corpus.build",
-        "build",
-        "Build caches from logs: lookup caches for llama.cpp, data folders for the service.",
+        ".corpus.build", "Build caches from logs: lookup caches for llama.cpp, data folders for the service."
     ),
-    "export": Verb(
-        "suffixsvc_cli.corpus.export",
-        "export",
-        "Export a namespace as lookup caches for llama.cpp.",
-    ),
-    "bench": Verb(
-        "suffixsvc_cli.bench", "app", "Benchmarks: replays of logs, micro-benchmarks, real models."
-    ),
-    "cache": Verb(
-        "suffixsvc_cli.cache",
-        "app",
-        "Work with llama.cpp's lookup caches: inspect, verify, forecast, merge, diff.",
-    ),
-    "compact": Verb(
-        "suffixsvc_cli.server.compact", "compact", "Seal and merge the segments of a data folder."
-    ),
-    "namespaces": Verb(
-        "suffixsvc_cli.server.namespaces", "app", "List and delete namespaces of a service or a data folder."
-    ),
-    "models": Verb("suffixsvc_cli.models.models", "app", "List, download and locate models."),
-    "version": Verb("suffixsvc_cli.base.version", "version", "Print the version."),
+    "export": Verb(".corpus.export", "Export a namespace as lookup caches for llama.cpp."),
+    "bench": Verb(".bench", "Benchmarks: replays of logs, micro-benchmarks, real models."),
+    "cache": Verb(".cache", "Work with llama.cpp's lookup caches: inspect, verify, forecast, merge, diff."),
+    "compact": Verb(".server.compact", "Seal and merge the segments of a data folder."),
+    "namespaces": Verb(".server.namespaces", "List and delete namespaces of a service or a data folder."),
+    "models": Verb(".models.models", "List, download and locate models."),
+    "version": Verb(".base.version", "Print the version."),
 }
 
 #: top-level module -> the extra of this distribution that installs it
@@ -141,11 +105,11 @@ def _load(name: str, verb: Verb) -> Any:
 
     use_low_latency_poller()
     log_to_stderr()
-    function: Any = getattr(importlib.import_module(verb.module), verb.attribute)
-    if isinstance(function, typer.Typer):
-        return _reflow(get_command(function))
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(function)
+    module = importlib.import_module(verb.module, __name__)
+    app = getattr(module, "app", None)
+    if app is None:
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command(name)(getattr(module, name.replace("-", "_")))
     return _reflow(get_command(app))
 
 
@@ -211,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[..., Any] = get_command(_app)
     _open_stdout()
     try:
-        return _flushed(_exit_code(lambda: run(args, prog_name="suffixsvc")))
+        return _exit_code(lambda: run(args, prog_name="suffixsvc"))
     except BrokenPipeError:  # the reader closed the pipe
         _discard_stdout()
         return 1
@@ -267,13 +231,6 @@ def _open_stdout() -> None:
     )
 
 
-def _flushed(code: int) -> int:
-    """The exit code, after standard output is flushed."""
-    if sys.stdout is not None:  # closed by the shell
-        sys.stdout.flush()
-    return code
-
-
 def _discard_stdout() -> None:
     """Redirect standard output to /dev/null, so that later writes cannot fail, also at interpreter exit."""
     null = os.open(os.devnull, os.O_WRONLY)
@@ -282,16 +239,20 @@ def _discard_stdout() -> None:
 
 
 def _exit_code(run: Callable[[], Any]) -> int:
+    """The exit code of a run, after standard output is flushed."""
+    code: Any = 0
     try:
         run()
     except SystemExit as stop:
-        if isinstance(stop.code, str):
-            print(stop.code, file=sys.stderr)
-            return 1
-        if stop.code == INTERRUPTED:  # typer's exit code for a KeyboardInterrupt
-            raise KeyboardInterrupt from stop
-        return stop.code or 0
-    return 0
+        code = stop.code or 0
+    if code == INTERRUPTED:  # typer's exit code for a KeyboardInterrupt
+        raise KeyboardInterrupt
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    if sys.stdout is not None:  # closed by the shell
+        sys.stdout.flush()
+    return int(code)
 
 
 def _fail(args: Sequence[str], error: BaseException) -> int:

@@ -12,10 +12,10 @@ The package needs grpc, protobuf and numpy only; it loads neither the native cor
 
 from suffixsvc_client.aio import AsyncClientNamespace, AsyncClientSession, AsyncSuffixClient
 from suffixsvc_client.client import ClientNamespace, ClientSession, SuffixClient
+from suffixsvc_client.protocol.bulk import ExportedFileSummary, ExportSummary
 from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.counters import ClientStats, EmptyReason
-from suffixsvc_client.protocol.exporting import ExportedFileSummary, ExportSummary
-from suffixsvc_client.protocol.unary_calls import ServerInfo, ServiceStats
+from suffixsvc_client.protocol.replies import ServerInfo, ServiceStats
 from suffixsvc_client.transport.interface import AsyncTransport, Transport
 
 __all__ = [

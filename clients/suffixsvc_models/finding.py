@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from suffixsvc.errors import InvalidConfigError
 
-__all__ = ["FoundModel", "find_in_folders", "find_in_ollama", "ollama_folder"]
-
 _MODEL_LAYER: Final = "application/vnd.ollama.image.model"
 
 

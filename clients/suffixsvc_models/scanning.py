@@ -10,13 +10,11 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from suffixsvc_models.finding import FoundModel, find_in_folders, find_in_ollama
-
-__all__ = ["ScannedDraft", "candidates", "scan_drafts"]
+from suffixsvc_models.finding import FoundModel
 
 _TIMEOUT_SECONDS: Final = 300.0
 _MEASURE_TIMEOUT_SECONDS: Final = 3600.0
@@ -55,10 +53,6 @@ class ScannedDraft:
     measured_ratio: float | None = None
     pays_from: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict, for JSON."""
-        return asdict(self)
-
     @property
     def rank(self) -> tuple[bool, bool, bool, float, float, str]:
         """Sort key: files that fit, then those that can draft through text; those not known to fail first;
@@ -67,15 +61,6 @@ class ScannedDraft:
         known = self.known in ("fails", "slower")
         cost = self.cost_ratio * self.token_ratio if self.measured_ratio is None else self.measured_ratio
         return (not self.fits, not self.through_text, known, pays, cost, self.name)
-
-
-def candidates(folders: Sequence[Path], *, ollama: bool) -> list[FoundModel]:
-    """Return the model files to scan.
-
-    Raises:
-        InvalidConfigError: a folder, or Ollama's store, does not exist.
-    """
-    return [*find_in_folders(folders), *(find_in_ollama() if ollama else ())]
 
 
 def scan_drafts(
@@ -122,8 +107,7 @@ def _scan(target: Path, model: FoundModel, measure: int | None) -> ScannedDraft:
     if not plain["draft"]["weights"]:
         return _unreadable(model, "a vocabulary without weights")
     failed = next((rule for rule in plain["rules"] if not rule["passed"]), None)
-    known = plain["known"] or {}
-    text, cost = plain["through_text"], plain["measured"]
+    known, text, cost = plain["known"] or {}, plain["through_text"] or {}, plain["measured"] or {}
     return ScannedDraft(
         model.name,
         str(model.path),
@@ -133,11 +117,11 @@ def _scan(target: Path, model: FoundModel, measure: int | None) -> ScannedDraft:
         plain["cost_ratio"],
         known.get("outcome", ""),
         known.get("figures", ""),
-        bool(text and text["works"]),
-        text["kept_tokens"] if text else 1.0,
-        text["token_ratio"] if text else 1.0,
-        cost["cost_ratio"] if cost else None,
-        cost["pays_from"] if cost else None,
+        bool(text.get("works")),
+        text.get("kept_tokens", 1.0),
+        text.get("token_ratio", 1.0),
+        cost.get("cost_ratio"),
+        cost.get("pays_from"),
     )
 
 

@@ -14,8 +14,6 @@ from typing import Final
 
 from suffixsvc.errors import VocabularyMismatchError
 
-__all__ = ["RuleOutcome", "Vocabulary", "check_vocabulary", "compare_vocabularies"]
-
 MAX_SIZE_DIFFERENCE: Final = 128
 FIRST_COMPARED_ID: Final = 5
 _PADDING: Final = re.compile(rb"\[PAD\d+\]")
@@ -67,17 +65,23 @@ def compare_vocabularies(draft: Vocabulary, target: Vocabulary) -> tuple[RuleOut
     same_bos = draft.add_bos == target.add_bos and (not target.add_bos or draft.bos_id == target.bos_id)
     same_eos = draft.add_eos == target.add_eos and draft.eos_id == target.eos_id
     near = abs(draft.size - target.size) <= MAX_SIZE_DIFFERENCE
+    limit = f"{target.size} ids, give or take {MAX_SIZE_DIFFERENCE}"
+    rules = (
+        ("vocab-type", draft.kind == target.kind, target.kind, draft.kind, "another kind of vocabulary"),
+        (
+            "bos",
+            same_bos,
+            _flagged("bos", target),
+            _flagged("bos", draft),
+            "another beginning-of-sequence token",
+        ),
+        ("eos", same_eos, _flagged("eos", target), _flagged("eos", draft), "another end-of-sequence token"),
+        ("size", near, limit, f"{draft.size} ids", "a vocabulary of another size"),
+    )
     return (
-        _outcome("vocab-type", draft.kind == target.kind, target.kind, draft.kind,
-                 "another kind of vocabulary"),
-        _outcome("bos", same_bos, _flagged(target, "bos"), _flagged(draft, "bos"),
-                 "another beginning-of-sequence token"),
-        _outcome("eos", same_eos, _flagged(target, "eos"), _flagged(draft, "eos"),
-                 "another end-of-sequence token"),
-        _outcome("size", near, f"{target.size} ids, give or take {MAX_SIZE_DIFFERENCE}", f"{draft.size} ids",
-                 "a vocabulary of another size"),
+        *(RuleOutcome(rule, passed, a, b, "" if passed else what) for rule, passed, a, b, what in rules),
         _compare_texts(draft, target),
-    )  # fmt: skip
+    )
 
 
 def check_vocabulary(draft: Vocabulary, target: Vocabulary) -> None:
@@ -90,20 +94,14 @@ def check_vocabulary(draft: Vocabulary, target: Vocabulary) -> None:
     failed = next((each for each in compare_vocabularies(draft, target) if not each.passed), None)
     if failed is None:
         return
-    rule = failed.rule
+    where = "in the draft model," if failed.rule == "token-text" else "the draft model has"
     raise VocabularyMismatchError(
-        f"the draft model has {failed.what} (rule {rule!r})"
-        if rule != "token-text"
-        else f"in the draft model, {failed.what} (rule {rule!r})",
-        rule=rule,
+        f"{where} {failed.what} (rule {failed.rule!r})",
+        rule=failed.rule,
         expected=failed.target,
         got=failed.draft,
         remedy="Use a draft model made for this target's tokenizer, or none.",
     )
-
-
-def _outcome(rule: str, passed: bool, target: str, draft: str, what: str) -> RuleOutcome:
-    return RuleOutcome(rule, passed, target, draft, "" if passed else what)
 
 
 def _compare_texts(draft: Vocabulary, target: Vocabulary) -> RuleOutcome:
@@ -114,11 +112,7 @@ def _compare_texts(draft: Vocabulary, target: Vocabulary) -> RuleOutcome:
         if ours != theirs:
             what = f"token {token} means another text"
             return RuleOutcome("token-text", False, repr(ours), repr(theirs), what)
-    return RuleOutcome("token-text", True, _known_texts(target), _known_texts(draft))
-
-
-def _known_texts(vocabulary: Vocabulary) -> str:
-    return f"{len(vocabulary.texts)} texts"
+    return RuleOutcome("token-text", True, f"{len(target.texts)} texts", f"{len(draft.texts)} texts")
 
 
 def _text(vocabulary: Vocabulary, token: int) -> bytes:
@@ -127,6 +121,7 @@ def _text(vocabulary: Vocabulary, token: int) -> bytes:
     return b"" if _PADDING.fullmatch(text) else text
 
 
-def _flagged(vocabulary: Vocabulary, name: str) -> str:
+def _flagged(name: str, vocabulary: Vocabulary) -> str:
+    """The id of a special token, and whether the tokenizer adds it."""
     added = "added" if getattr(vocabulary, f"add_{name}") else "not added"
     return f"id {getattr(vocabulary, f'{name}_id')}, {added}"

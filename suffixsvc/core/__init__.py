@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
-from suffixsvc.values import CostCurveCache, as_token_array
+from suffixsvc.values import as_cost_curve, as_token_array
 
 try:
     from suffixsvc.core._ext import (
@@ -34,7 +34,6 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
 from suffixsvc.core.start import new_learner, pack_weights
 
 __all__ = [
-    "UNBOUNDED",
     "WIRE_SOURCES",
     "Curve",
     "DraftBounds",
@@ -59,8 +58,6 @@ __all__ = [
 
 #: native source numbers -> DraftSource
 WIRE_SOURCES = bytes([DraftSource.SESSION, DraftSource.NAMESPACE])
-#: no limits of a draft but its cost and its length
-UNBOUNDED = DraftBounds()
 _LOOKUP = bytes([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE])
 
 
@@ -85,11 +82,11 @@ def draft_from(
     curve: npt.NDArray[np.float64],
     *,
     tree: bool = False,
-    bounds: DraftBounds = UNBOUNDED,
+    bounds: DraftBounds | None = None,
     names: bytes = WIRE_SOURCES,
 ) -> Draft:
     """Draft from a native session; ``names`` maps its source numbers to DraftSource."""
-    columns = session.draft(max_tokens, curve, tree, names, bounds)
+    columns = session.draft(max_tokens, curve, tree, names, bounds or DraftBounds())
     return Draft.empty() if columns is None else Draft(*columns)
 
 
@@ -106,7 +103,6 @@ class PromptLookup:
     def __init__(self, prompt_token_ids: TokenIds) -> None:
         self._session = Session(None, [], new_learner(), 1, 0)
         self._session.append_context(as_token_array(prompt_token_ids, "prompt_token_ids"))
-        self._costs = CostCurveCache()
 
     def append(self, token_ids: TokenIds, step_cost: float = 1.0, written: int | None = None) -> None:
         """Append tokens that the model wrote, and learn from them.
@@ -129,7 +125,8 @@ class PromptLookup:
 
         With the default of 0 it is not cut: callers that combine several layers cut the draft themselves.
         """
-        curve = self._costs.curve(verify_cost, max(0, max_draft_tokens))
+        width = max(0, max_draft_tokens)
+        curve = as_cost_curve(verify_cost, width)[: width + 1]
         return draft_from(self._session, max_draft_tokens, curve, names=_LOOKUP)
 
     def __len__(self) -> int:

@@ -17,8 +17,6 @@ from importlib import resources
 from suffixsvc.core._ext import LearnedTables, Learner
 from suffixsvc.errors import InvalidInputError
 
-__all__ = ["new_learner", "pack_weights", "starting_weights"]
-
 _FILE = "start_weights.bin"
 #: upper limit of the unpacked size
 _MOST_BYTES = 1 << 24

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 
 from suffixsvc import store as stores
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import new_learner
 from suffixsvc.engine.base.close_guard import CloseGuard
-from suffixsvc.engine.base.index_table import IndexTable
 from suffixsvc.engine.cache_stats import CacheStats
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.checker import check_hot, check_segments
@@ -27,11 +24,11 @@ from suffixsvc.errors import InvalidConfigError, SuffixError, UnknownNamespaceEr
 from suffixsvc.index import NamespaceIndex, NamespaceStats
 from suffixsvc.policies import Policies
 from suffixsvc.runtime.background import TaskStats
+from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.runtime.sync_points import SyncPoint, with_sync_points
-from suffixsvc.types import IncompleteOutput, NamespaceRecord, Store
-
-__all__ = ["SuffixCache"]
+from suffixsvc.store.base import Store
+from suffixsvc.types import IncompleteOutput, NamespaceRecord
 
 
 def _open_store(path: str | Path | None, limits: Limits, sync_point: SyncPoint) -> Store:
@@ -47,7 +44,7 @@ def _open_store(path: str | Path | None, limits: Limits, sync_point: SyncPoint) 
     return store_class(path, limit_bytes=limits.max_store_bytes, grace_seconds=limits.expiry_grace_seconds)
 
 
-class SuffixCache:
+class SuffixCache(ClosedOnExit):
     """Stores what models wrote and drafts what comes next, in this process.
 
     Args:
@@ -78,38 +75,33 @@ class SuffixCache:
         background: bool = True,
     ) -> None:
         new_learner(starting_weights)  # validated here rather than at the first namespace
-        self._limits = Limits() if limits is None else limits
-        self._close_guard = CloseGuard()
+        limits = Limits() if limits is None else limits
+        policies = Policies() if policies is None else policies
         self._close_lock = threading.Lock()
-        self._indexes = IndexTable()
-        self._store = _open_store(path, self._limits, self._sync_point)
+        close_guard = CloseGuard()
+        store = _open_store(path, limits, self._sync_point)
         try:
-            self._outputs = OutputLog(
-                self._store,
-                self._indexes,
-                self._close_guard,
-                self._limits,
-                Policies() if policies is None else policies,
-                self._sync_point,
-            )
-            self._quotas = self._outputs.quotas
-            self._catalog = Catalog(self._store, self._quotas, self._indexes, self._limits, starting_weights)
-            self._sessions = LiveSessions(self._close_guard, self._catalog, self._outputs, self._limits)
-            self._maintenance: Maintenance | None = None
-            if self._store.segment_folder is not None:  # a store in memory has no segments
-                sealer = Sealer(self._store, self._limits.seal_tokens, self._sync_point)
-                self._catalog.recover(sealer.loader, progress)
-                self._maintenance = Maintenance(
-                    sealer,
-                    self._indexes,
-                    self._limits.seal_tokens,
-                    self._outputs.finish_removals,
-                    start=background,
+            catalog = Catalog(store, policies, limits, starting_weights)
+            outputs = OutputLog(store, catalog, close_guard, limits, self._sync_point)
+            sessions = LiveSessions(close_guard, catalog, outputs, limits)
+            maintenance = None
+            if store.segment_folder is not None:  # a store in memory has no segments
+                sealer = Sealer(store, limits.seal_tokens, self._sync_point)
+                indexes = catalog.recover()
+                sealer.loader.open_all(indexes, progress)
+                for index in indexes:
+                    outputs.quotas.usage.refresh(index)
+                maintenance = Maintenance(
+                    sealer, catalog, limits.seal_tokens, outputs.finish_removals, start=background
                 )
-                # for a cache that is never closed; runs before the store's finalizer
-                self._stop_maintenance = weakref.finalize(self, self._maintenance.stop)
+                # for a cache that is never closed, when neither it nor a handle or session of it is left;
+                # runs before the store's finalizer
+                self._stop_maintenance = weakref.finalize(sessions, maintenance.stop)
+            self._parts = EngineParts(
+                store, close_guard, catalog, outputs, outputs.quotas, sessions, maintenance
+            )
         except BaseException:
-            self._store.close()
+            store.close()
             raise
 
     @staticmethod
@@ -129,21 +121,17 @@ class SuffixCache:
             InvalidNamespaceError, TokenizerMismatchError.
         """
         validate_namespace(path)
-        with self._close_guard.while_open():
-            index = self._catalog.bind(path, tokenizer)
-            parts = EngineParts(
-                self._store, self._catalog, self._outputs, self._sessions, self._maintenance, self
-            )
-            return Namespace(parts, index)
+        with self._parts.close_guard.while_open():
+            return Namespace(self._parts, self._parts.catalog.bind(path, tokenizer))
 
     def has_namespace(self, path: str) -> bool:
         """Whether the namespace at ``path`` exists; it is not created."""
-        return path in self._catalog
+        return path in self._parts.catalog
 
     def namespaces(self) -> list[NamespaceRecord]:
         """All namespaces, ordered by path."""
-        with self._close_guard.while_open():
-            return self._catalog.records()
+        with self._parts.close_guard.while_open():
+            return self._parts.catalog.records()
 
     def delete_namespace(self, path: str, *, force: bool = False) -> int:
         """Delete a namespace with its outputs, segments, notes and learned tables.
@@ -165,22 +153,22 @@ class SuffixCache:
             StoreError: a part of it may be left, which cannot be read; delete it again, or open the folder
                 again.
         """
-        self._sessions.require_writable(validate_namespace(path))
-        with self._exclusive() as sealer, self._close_guard.while_open():
-            self._sessions.reap_abandoned()
-            index = self._catalog.begin_delete(path, force=force)
+        self._parts.sessions.require_writable(validate_namespace(path))
+        with self._parts.exclusive() as sealer, self._parts.close_guard.while_open():
+            self._parts.sessions.reap_abandoned()
+            index = self._parts.catalog.begin_delete(path, force=force)
             outputs = 0
             if index.stored:
                 try:
-                    outputs = self._store.delete_namespace(path, self._outputs.finish_removals)
+                    outputs = self._parts.store.delete_namespace(path, self._parts.outputs.finish_removals)
                 except UnknownNamespaceError:
                     pass  # an earlier call deleted it, and was interrupted after that
                 finally:
-                    self._outputs.finish_removals()
+                    self._parts.outputs.finish_removals()
                 if sealer is not None:
                     sealer.loader.remove_all(index)
-            self._quotas.usage.drop(index)
-            self._catalog.end_delete(index)
+            self._parts.quotas.usage.drop(index)
+            self._parts.catalog.end_delete(index)
             return outputs
 
     def read_by_default(self, paths: Sequence[str]) -> None:
@@ -194,7 +182,7 @@ class SuffixCache:
             InvalidConfigError: more than 7 of a tokenizer.
         """
         tokenizers = {record.path: record.tokenizer for record in self.namespaces()}
-        self._sessions.read_by_default(paths, tokenizers)
+        self._parts.sessions.read_by_default(paths, tokenizers)
 
     # ------------------------------------------------------------------------------------ maintenance
 
@@ -207,7 +195,7 @@ class SuffixCache:
             now: seconds since the epoch, instead of the store's time, which a step of the wall clock does not
                 change (:mod:`suffixsvc.clock`).
         """
-        return self._outputs.expire(now)
+        return self._parts.outputs.expire(now)
 
     def evict(self, now: float | None = None) -> int:
         """Reduce every namespace to its limit; returns how many outputs were evicted.
@@ -215,10 +203,10 @@ class SuffixCache:
         Writes evict from their own namespace. This call is for the rest: changed limits, and closes that did
         not wait. The service calls it twice a minute.
         """
-        with self._close_guard.while_open():
-            indexes = self._indexes.stored()
-        evicted = self._quotas.evictor.evict(indexes)
-        self._quotas.evictor.save(indexes, self._store.clock.now() if now is None else now)
+        with self._parts.close_guard.while_open():
+            indexes = self._parts.catalog.stored()
+        evicted = self._parts.quotas.evictor.evict(indexes)
+        self._parts.quotas.evictor.save(indexes, self._parts.store.clock.now() if now is None else now)
         return evicted
 
     def seal(self, namespace: str | None = None) -> int:
@@ -241,7 +229,7 @@ class SuffixCache:
 
     def _with_sealer(self, work: Callable[[Sealer, NamespaceIndex], int], index: NamespaceIndex) -> int:
         """Run work of the sealer uninterrupted, so that no move stays incomplete; 0 for a cache in memory."""
-        with self._exclusive() as sealer:
+        with self._parts.exclusive() as sealer:
             return 0 if sealer is None else uninterrupted(lambda: work(sealer, index))
 
     def compact(
@@ -273,18 +261,8 @@ class SuffixCache:
         return segments
 
     def _select(self, namespace: str | None) -> list[NamespaceIndex]:
-        with self._close_guard.while_open():
-            return self._catalog.select(namespace)
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[Sealer | None]:
-        """Block moves of outputs by other threads. Not with the cache's lock held."""
-        if self._maintenance is None:
-            yield None
-            return
-        with self._maintenance.work() as sealer:
-            self._close_guard.require_open()
-            yield sealer
+        with self._parts.close_guard.while_open():
+            return self._parts.catalog.select(namespace)
 
     # --------------------------------------------------------------------------------- state and checks
 
@@ -294,19 +272,19 @@ class SuffixCache:
         Raises:
             SessionClosedError: the cache is closed.
         """
-        with self._close_guard.while_open():
-            self._sessions.reap_abandoned()
-            store = self._store.stats()
+        with self._parts.close_guard.while_open():
+            self._parts.sessions.reap_abandoned()
+            store = self._parts.store.stats()
             sums = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
-            for index in self._indexes.values():
+            for index in self._parts.catalog.values():
                 for name, value in asdict(index.stats()).items():
                     sums[name] += value
-            sums["limit_bytes"] = self._quotas.usage.limit
+            sums["limit_bytes"] = self._parts.quotas.usage.limit
             # including live sessions of deleted namespaces
-            sums["sessions"] = sum(index.live_sessions for index in self._indexes.in_use())
-            sums["session_bytes"] = self._quotas.usage.live_bytes()
+            sums["sessions"] = sum(index.live_sessions for index in self._parts.catalog.in_use())
+            sums["session_bytes"] = self._parts.quotas.usage.live_bytes()
             return CacheStats(
-                namespaces=len(self._catalog),
+                namespaces=len(self._parts.catalog),
                 store_bytes=store.bytes_used,
                 last_lsn=store.last_lsn,
                 expiry_grace_seconds=store.expiry_grace_seconds,
@@ -317,19 +295,19 @@ class SuffixCache:
 
     def background_tasks(self) -> dict[str, TaskStats]:
         """Statistics of the background threads, by name."""
-        return {} if self._maintenance is None else {"maintenance": self._maintenance.stats()}
+        return {} if self._parts.maintenance is None else {"maintenance": self._parts.maintenance.stats()}
 
     def incomplete_outputs(self, session_id: str) -> list[IncompleteOutput]:
         """Outputs of expired or drained sessions with this id, oldest first, also from before a restart."""
-        with self._close_guard.while_open():
-            return self._store.incomplete(session_id)
+        with self._parts.close_guard.while_open():
+            return self._parts.store.incomplete(session_id)
 
     def durability(self) -> SuffixError | None:
         """Why outputs cannot be stored now (out of space, I/O error, closed); None: they can.
 
         Drafting continues either way, and the store recovers without a restart where possible.
         """
-        return self._store.failure()
+        return self._parts.store.failure()
 
     def check(self) -> None:
         """Verify the store, every index and every segment file, and compare them with each other.
@@ -341,17 +319,17 @@ class SuffixCache:
         Raises:
             IndexCorruptError, StoreCorruptError: names what is broken.
         """
-        with self._exclusive() as sealer, self._close_guard.while_open():
-            self._outputs.finish_removals()
-            self._store.check()
-            folder = self._store.segment_folder
-            for index in self._indexes.stored():
+        with self._parts.exclusive() as sealer, self._parts.close_guard.while_open():
+            self._parts.outputs.finish_removals()
+            self._parts.store.check()
+            folder = self._parts.store.segment_folder
+            for index in self._parts.catalog.stored():
                 if sealer is not None:
                     sealer.loader.finish_load(index)
                 index.check()
-                check_hot(index, self._store)
+                check_hot(index, self._parts.store)
                 if folder is not None:
-                    check_segments(index, self._store, folder)
+                    check_segments(index, self._parts.store, folder)
 
     def close(self) -> None:
         """Save the learned tables and release the data folder. Idempotent.
@@ -359,24 +337,13 @@ class SuffixCache:
         Live sessions are not committed.
         """
         with self._close_lock:
-            if not self._close_guard.close():
+            if not self._parts.close_guard.close():
                 return
-            if self._maintenance is not None:
+            if self._parts.maintenance is not None:
                 self._stop_maintenance()
             try:
-                self._sessions.reap_abandoned()
-                self._catalog.save_learned()
-                self._quotas.evictor.save(self._indexes.stored())
+                self._parts.sessions.reap_abandoned()
+                self._parts.catalog.save_learned()
+                self._parts.quotas.evictor.save(self._parts.catalog.stored())
             finally:
-                self._store.close()
-
-    def __enter__(self) -> SuffixCache:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+                self._parts.store.close()

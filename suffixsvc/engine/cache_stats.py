@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from suffixsvc.index import NamespaceStats
 
-__all__ = ["CacheStats"]
-
 
 @dataclass(frozen=True, slots=True)
 class CacheStats(NamespaceStats):

@@ -1,17 +1,20 @@
-"""Namespaces of a cache: creation, tokenizer binding, deletion, and recovery at open."""
+"""Namespaces of a cache: creation, tokenizer binding, deletion, and recovery at open.
+
+A namespace that the log holds is referenced strongly. A namespace that was never written to is referenced
+weakly: it exists as long as a session, a handle or a write in flight uses it.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
+from typing import Final
 
 import structlog
 
-from suffixsvc.config import Limits, validate_namespace
-from suffixsvc.engine.base.index_table import IndexTable, record_of
-from suffixsvc.engine.limits.quota_manager import QuotaManager
-from suffixsvc.engine.sealing.segment_loader import SegmentLoader
+from suffixsvc.config import NO_LIMIT_BYTES, Limits, validate_namespace
 from suffixsvc.errors import (
+    InvalidConfigError,
     LimitExceededError,
     NamespaceInUseError,
     StoreError,
@@ -21,13 +24,17 @@ from suffixsvc.errors import (
     unknown_namespace,
 )
 from suffixsvc.index import NamespaceIndex
+from suffixsvc.index.lru_index import LruIndex
+from suffixsvc.policies import UNLIMITED, Policies
+from suffixsvc.runtime.signal_guard import AtomicCondition
+from suffixsvc.store.base import Store
 from suffixsvc.store.records.validation import check_namespace
-from suffixsvc.types import NamespaceRecord, Store
-
-__all__ = ["Catalog"]
+from suffixsvc.types import NamespaceRecord
 
 log = structlog.get_logger(__name__)
 
+#: a shorter grace period is not logged: it is that of a restart
+_LOGGED_GRACE_SECONDS: Final = 60.0
 #: name of the learned tables in the store
 _LEARNER_STATE = "learner"
 
@@ -36,40 +43,68 @@ class Catalog:
     """The namespaces of one cache. Thread-safe; its lock is not held during a call of the store.
 
     A namespace is stored with its first output, in the same transaction. Before that it exists, with its
-    tokenizer, as long as it is used (:class:`IndexTable`).
+    tokenizer, as long as it is used.
 
     Args:
         store: holds the records and the learned tables.
-        quotas: policies of the namespaces.
-        indexes: the indexes of the cache; only this class adds to it.
-        limits: maximum number of namespaces.
+        policies: policies of the namespaces.
+        limits: maximum number of namespaces, and limit of the whole cache.
         starting_weights: initial weights of new namespaces, see ``suffixsvc.core.new_learner``.
     """
 
     def __init__(
-        self,
-        store: Store,
-        quotas: QuotaManager,
-        indexes: IndexTable,
-        limits: Limits,
-        starting_weights: bytes | None,
+        self, store: Store, policies: Policies, limits: Limits, starting_weights: bytes | None
     ) -> None:
+        if not isinstance(policies, Policies):
+            raise InvalidConfigError(
+                "policies must be a Policies instance or None", got=type(policies).__name__
+            )
         self._store = store
-        self._quotas = quotas
-        self._indexes = indexes
+        self._policies = policies
         self._limits = limits
         self._starting_weights = starting_weights
-        self._lock = threading.Lock()
+        self._lock = AtomicCondition()
+        self._strong: dict[str, NamespaceIndex] = {}
+        self._weak: weakref.WeakValueDictionary[str, NamespaceIndex] = weakref.WeakValueDictionary()
+        #: deleted namespaces, while live sessions refer to them
+        self._deleted: weakref.WeakSet[NamespaceIndex] = weakref.WeakSet()
+        grace_seconds = store.clock.grace_seconds
+        if policies.has_ttl and grace_seconds >= _LOGGED_GRACE_SECONDS:
+            log.info(
+                "times to live of policies count the time in which the cache was closed after a grace period",
+                closed_seconds=round(store.clock.moved_seconds),
+                grace_seconds=round(grace_seconds),
+            )
 
     def __len__(self) -> int:
-        return len(self._indexes)
+        return len(self.values())
 
     def __contains__(self, path: str) -> bool:
-        return self._indexes.get(path) is not None
+        return self.get(path) is not None
+
+    def get(self, path: str) -> NamespaceIndex | None:
+        """The index of a namespace, or None."""
+        with self._lock:
+            return self._strong.get(path) or self._weak.get(path)
+
+    def values(self) -> list[NamespaceIndex]:
+        """All indexes."""
+        with self._lock:
+            return [*self._strong.values(), *self._weak.values()]
+
+    def in_use(self) -> list[NamespaceIndex]:
+        """All indexes, and those of deleted namespaces that are still referenced, as by a live session."""
+        with self._lock:
+            return [*self._strong.values(), *self._weak.values(), *self._deleted]
+
+    def stored(self) -> list[NamespaceIndex]:
+        """The indexes of namespaces that the log holds, without those being deleted."""
+        with self._lock:
+            return [index for index in self._strong.values() if index.stored and not index.deleted]
 
     def records(self) -> list[NamespaceRecord]:
         """The records of all namespaces, ordered by path."""
-        return [record_of(index) for index in sorted(self._indexes.values(), key=lambda index: index.path)]
+        return [_record_of(index) for index in sorted(self.values(), key=lambda index: index.path)]
 
     # ------------------------------------------------------------------------------------ lookup, creation
 
@@ -85,7 +120,7 @@ class Catalog:
         """
         check_namespace(NamespaceRecord(path, tokenizer or ""))
         with self._lock:
-            index = self._indexes.get(path)
+            index = self.get(path)
             if index is None:
                 self._require_capacity()
                 index = self._create(path)
@@ -99,7 +134,7 @@ class Catalog:
                     remedy="Use another namespace for this model.",
                 )
             index.tokenizer = tokenizer or index.tokenizer
-        if tokenizer and self._indexes.lacks_tokenizer(index):
+        if tokenizer and self.lacks_tokenizer(index):
             try:
                 self.store(index)
             except UnknownNamespaceError:
@@ -107,7 +142,7 @@ class Catalog:
         return index
 
     def _require_capacity(self) -> None:
-        if len(self._indexes) >= self._limits.max_namespaces:
+        if len(self) >= self._limits.max_namespaces:
             raise LimitExceededError(
                 "too many namespaces",
                 expected=f"at most {self._limits.max_namespaces} (Limits.max_namespaces)",
@@ -115,22 +150,27 @@ class Catalog:
             )
 
     def _create(self, path: str) -> NamespaceIndex:
-        policy = self._quotas.policy(path)
+        policy = self._policies.of(path)
+        limited = (
+            policy.max_bytes not in (None, UNLIMITED)
+            or self._limits.max_cache_bytes < NO_LIMIT_BYTES
+            or policy.ttl_seconds
+        )
         index = NamespaceIndex(
             path,
             self._starting_weights,
             now_us=self._store.clock.now_us,
-            lru=self._quotas.new_lru_index(policy),
+            lru=LruIndex() if limited and not policy.pinned else None,  # outputs can be evicted or expire
             policy=policy,
         )
         if index.lru is not None:
             index.lru.complete = True  # no outputs of earlier processes
-        self._indexes.add_weak(index)
+        self._weak[path] = index
         return index
 
     def index_of(self, path: str) -> NamespaceIndex:
         """The index of an existing namespace. UnknownNamespaceError if it does not exist."""
-        index = self._indexes.get(validate_namespace(path))
+        index = self.get(validate_namespace(path))
         if index is None:
             raise unknown_namespace(path)
         return index
@@ -142,18 +182,9 @@ class Catalog:
             UnknownNamespaceError: it does not exist.
         """
         if namespace is None:
-            return sorted(self._indexes.stored(), key=lambda index: index.path)
+            return sorted(self.stored(), key=lambda index: index.path)
         index = self.index_of(namespace)
         return [index] if index.stored else []
-
-    def of_tokenizer(self, paths: Sequence[str], tokenizer: str) -> list[str]:
-        """Those of the namespaces that have this tokenizer; none for the empty fingerprint."""
-        indexes = [self._indexes.get(path) for path in paths]
-        return [
-            index.path
-            for index in indexes
-            if index is not None and tokenizer and index.tokenizer == tokenizer
-        ]
 
     def readable(self, path: str, reader: NamespaceIndex) -> NamespaceIndex:
         """A namespace that sessions of ``reader`` may draft from.
@@ -161,7 +192,7 @@ class Catalog:
         Raises:
             UnknownNamespaceError, TokenizerMismatchError.
         """
-        index = self._indexes.get(validate_namespace(path))
+        index = self.get(validate_namespace(path))
         if index is None or index.deleted:
             raise unknown_namespace(path)
         if index.tokenizer and reader.tokenizer and index.tokenizer != reader.tokenizer:
@@ -175,14 +206,65 @@ class Catalog:
 
     def store(self, index: NamespaceIndex) -> None:
         """Store a namespace with its tokenizer, also without outputs. Durable when it returns."""
-        create = self._indexes.begin_write(index)
+        create = self.begin_write(index)
         stored = False
         try:
             for record in create:
                 self._store.add_namespace(record)
             stored = True
         finally:
-            self._indexes.end_write(index, create, stored=stored)
+            self.end_write(index, create, stored=stored)
+
+    # -------------------------------------------------------------------------------------------- writing
+
+    def begin_write(self, index: NamespaceIndex) -> Sequence[NamespaceRecord]:
+        """Begin a write to a namespace; :meth:`end_write` must follow.
+
+        Returns:
+            The records that the store has to create for it.
+
+        Raises:
+            UnknownNamespaceError: the namespace was deleted.
+        """
+        with self._lock:
+            if index.deleted:
+                raise unknown_namespace(index.path)
+            index.writes += 1
+            if index.stored and index.logged_tokenizer == index.tokenizer:
+                return ()
+            self._weak.pop(index.path, None)
+            self._strong[index.path] = index
+            create = [_record_of(index)]
+            index.untagged_writes += _untagged(create)
+            return create
+
+    def end_write(self, index: NamespaceIndex, create: Sequence[NamespaceRecord], *, stored: bool) -> None:
+        """End a write, after the store's decision.
+
+        Args:
+            create: the result of :meth:`begin_write`.
+            stored: the store has the namespace.
+        """
+        with self._lock:
+            index.writes -= 1
+            index.untagged_writes -= _untagged(create)
+            if stored:
+                index.stored = True
+                for record in create:
+                    index.logged_tokenizer = record.tokenizer or index.logged_tokenizer
+            if not (index.stored or index.writes or index.deleted):
+                self._strong.pop(index.path, None)
+                self._weak[index.path] = index
+            self._lock.notify_all()
+
+    def lacks_tokenizer(self, index: NamespaceIndex) -> bool:
+        """Whether the log holds the namespace without the tokenizer that is bound to it.
+
+        Waits for writes in flight that may create it without one.
+        """
+        with self._lock:
+            self._lock.wait_for(lambda: index.stored or not index.untagged_writes)
+            return index.stored and index.logged_tokenizer != index.tokenizer
 
     # ------------------------------------------------------------------------------------------- deletion
 
@@ -204,50 +286,37 @@ class Catalog:
                     got=sessions,
                     remedy="Close them, or delete it with force: what they wrote is then discarded.",
                 )
-        self._indexes.wait_for_writes(index)
+            self._lock.wait_for(lambda: not index.writes)  # none begins in a namespace that is deleted
         index.discard_live()
         return index
 
     def end_delete(self, index: NamespaceIndex) -> None:
         """Remove a namespace that the store has deleted."""
-        self._indexes.remove(index)
+        with self._lock:
+            self._deleted.add(index)
+            for table in (self._strong, self._weak):
+                if table.get(index.path) is index:
+                    del table[index.path]
 
     # ------------------------------------------------------------------------------------------- recovery
 
-    def recover(self, loader: SegmentLoader, progress: Callable[[int, int], None] | None) -> None:
-        """Load the namespaces of earlier processes.
-
-        Args:
-            loader: loads their outputs.
-            progress: called with (outputs loaded so far, outputs in all).
-        """
+    def recover(self) -> list[NamespaceIndex]:
+        """The namespaces of earlier processes, without their outputs."""
         for record in self._store.namespaces():
             index = self._create(record.path)
             index.tokenizer, index.logged_tokenizer, index.stored = record.tokenizer, record.tokenizer, True
             if index.lru is not None:
                 index.lru.complete = False
-            self._indexes.add_strong(index)
+            self._strong[record.path] = self._weak.pop(record.path)
             learned = self._store.get_state(record.path, _LEARNER_STATE)
             if learned is not None:
                 # tables of another version are ignored: they are derived, and learned again
                 index.learner.load(learned)
-        loader.sweep(index.path for index in self._indexes.stored())
-        total = self._store.stats().outputs
-        done = 0
-
-        def on_progress(outputs: int) -> None:
-            nonlocal done
-            done += outputs
-            if progress is not None and outputs:
-                progress(done, total)
-
-        for index in self._indexes.stored():
-            loader.open(index, on_progress)
-            self._quotas.usage.refresh(index)
+        return self.stored()
 
     def save_learned(self) -> None:
         """Store the learned tables for the next process."""
-        for index in self._indexes.stored():
+        for index in self.stored():
             if not index.learner.changed:
                 continue
             try:
@@ -262,3 +331,13 @@ def _being_deleted(path: str) -> StoreError:
         expected="an existing namespace, or a free path",
         remedy="Retry after the deletion; delete it again if its deletion failed.",
     )
+
+
+def _untagged(create: Sequence[NamespaceRecord]) -> int:
+    """Number of namespaces that would be created without a tokenizer."""
+    return sum(not record.tokenizer for record in create)
+
+
+def _record_of(index: NamespaceIndex) -> NamespaceRecord:
+    """The store's record of a namespace."""
+    return NamespaceRecord(index.path, index.tokenizer)

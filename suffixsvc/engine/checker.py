@@ -10,12 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from suffixsvc.engine.base.log_rows import rows_of
 from suffixsvc.errors import IndexCorruptError, UnknownOutputError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.texts import positions_of, texts_of
-from suffixsvc.types import Store, StoredOutput
-
-__all__ = ["check_hot", "check_segments"]
+from suffixsvc.store.base import Store
+from suffixsvc.types import StoredOutput
 
 #: attempts to compare a namespace without a concurrent write
 _ATTEMPTS: Final = 3
@@ -34,10 +34,8 @@ def check_hot(index: NamespaceIndex, store: Store) -> None:
         outputs = tokens = positions = 0
         last = store.stats().last_lsn
         index.index.propagate_counts()
-        for first, end in index.hot_ranges(last):
-            for stored in store.scan(index.path, from_lsn=first):
-                if stored.output_id > end:
-                    break
+        for first, end in index.segments.hot_ranges(last):
+            for stored in rows_of(store, index.path, first, end):
                 _require_indexed(index, store, stored)
                 outputs += 1
                 tokens += len(stored.output.token_ids)

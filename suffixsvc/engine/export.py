@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,12 +17,12 @@ from suffixsvc.core.ngram_count import (
     combine_runs,
     tally_files,
 )
+from suffixsvc.engine.base.log_rows import batches
 from suffixsvc.errors import InvalidInputError, SegmentCancelledError, ServiceUnavailableError
-from suffixsvc.index.texts import texts_of
+from suffixsvc.index.texts import positions_of, texts_of
 from suffixsvc.lookup_records import RecordFile, TalliedFile
-from suffixsvc.types import StoredOutput, TokenArray
-
-__all__ = ["ExportJob", "ExportedNgrams", "export_ngrams"]
+from suffixsvc.types import StoredOutput
+from suffixsvc.values import as_int
 
 _COUNT_BYTES: Final = 128 << 20
 _MERGE_BYTES: Final = 32 << 20
@@ -33,7 +33,15 @@ _FAN_IN: Final = 64
 _MAX_SLOTS: Final = MAX_COUNTED_ORDER + 1
 #: files of one export: all are open at the same time, each with a buffer
 _MAX_FILES: Final = 64
-_UINT32: Final = 2**32 - 1
+#: valid values of the fields of a RecordFile
+_RANGES: Final = (
+    ("min_count", 0, 2**64 - 1),
+    ("top", 0, 2**32 - 1),
+    ("least", 0, 2**32 - 1),
+    ("order", 1, MAX_COUNTED_ORDER),
+    ("percent", 0, 100),
+    ("max_count", 0, 2**31 - 1),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +110,23 @@ def _export(
     orders = [each.order for each in wanted]
     counter = NgramCounter(min(orders), max(orders), memory_bytes=_COUNT_BYTES)
     runs: list[Path] = []
-    totals = _Totals()
-    for batch in _batches(totals.count(outputs), context_tokens):
+    number = tokens = 0
+    for batch, _ in batches(outputs, _BATCH_TOKENS, positions_of):
         if job.cancelled:
             raise SegmentCancelledError("counting was cancelled")
-        tokens, ends, contexts = batch
-        if len(tokens) > counter.room:
+        number += len(batch)
+        tokens += sum(len(stored.output.token_ids) for stored in batch)
+        texts = [text for stored in batch for text in texts_of(stored.output)]
+        kept = [min(context, context_tokens) for _, context in texts]
+        parts = [text[context - keep :] for (text, context), keep in zip(texts, kept, strict=True)]
+        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        if ends[-1] > counter.room:
             runs = _spill(counter, runs, folder, job)
-        counter.add(tokens, np.array(ends, np.int64), np.array(contexts, np.int64))
+        counter.add(np.concatenate(parts), ends, np.array(kept, np.int64))
     runs = _spill(counter, runs, folder, job)
     names = [folder / f"{i}.records" for i in range(len(wanted))]
     files = tally_files(runs, wanted, names, memory_bytes=_MERGE_BYTES, job=job.merging)
-    return ExportedNgrams(totals.outputs, totals.tokens, files)
+    return ExportedNgrams(number, tokens, files)
 
 
 def _check(wanted: Sequence[RecordFile], context_tokens: int) -> None:
@@ -121,60 +134,10 @@ def _check(wanted: Sequence[RecordFile], context_tokens: int) -> None:
     if not 1 <= len(wanted) <= _MAX_FILES:
         raise InvalidInputError(f"files of one export must be 1 to {_MAX_FILES}", got=len(wanted))
     for each in wanted:
-        if not (0 <= each.min_count < 1 << 64 and 0 <= each.top <= _UINT32 and 0 <= each.least <= _UINT32):
-            raise InvalidInputError(
-                "min_count, top and least must be counts",
-                expected=f"0 .. {_UINT32}",
-                got=f"{each.min_count}, {each.top} and {each.least}",
-            )
-        if not 1 <= each.order <= MAX_COUNTED_ORDER:
-            raise InvalidInputError(f"order must be 1 to {MAX_COUNTED_ORDER}", got=each.order)
-        if not each.order + each.totals <= each.slots <= _MAX_SLOTS:
-            raise InvalidInputError(
-                f"slots must be {each.order + each.totals} to {_MAX_SLOTS} for order {each.order}",
-                got=each.slots,
-            )
-        if not 0 <= each.percent <= 100:
-            raise InvalidInputError("percent must be 0 to 100", got=each.percent)
-        if not 0 <= each.max_count < 1 << 31:
-            raise InvalidInputError("max_count must be an int32 >= 0", got=each.max_count)
-    if not 0 <= context_tokens <= PROMPT_TAIL_TOKENS:
-        raise InvalidInputError(f"context_tokens must be 0 to {PROMPT_TAIL_TOKENS}", got=context_tokens)
-
-
-class _Totals:
-    """Counts the outputs of an iteration."""
-
-    def __init__(self) -> None:
-        self.outputs = self.tokens = 0
-
-    def count(self, outputs: Iterable[StoredOutput]) -> Iterator[StoredOutput]:
-        for stored in outputs:
-            self.outputs += 1
-            self.tokens += len(stored.output.token_ids)
-            yield stored
-
-
-def _batches(
-    outputs: Iterable[StoredOutput], context_tokens: int
-) -> Iterator[tuple[TokenArray, list[int], list[int]]]:
-    """Batches of concatenated texts: tokens, the end of each text, and its number of context tokens."""
-    parts: list[TokenArray] = []
-    ends: list[int] = []
-    contexts: list[int] = []
-    size = 0
-    for stored in outputs:
-        for text, context in texts_of(stored.output):
-            kept = min(context, context_tokens)
-            parts.append(text[context - kept :])
-            size += len(parts[-1])
-            ends.append(size)
-            contexts.append(kept)
-        if size >= _BATCH_TOKENS:
-            yield np.concatenate(parts), ends, contexts
-            parts, ends, contexts, size = [], [], [], 0
-    if parts:
-        yield np.concatenate(parts), ends, contexts
+        for name, low, high in _RANGES:
+            as_int(name, getattr(each, name), low, high)
+        as_int("slots", each.slots, each.order + each.totals, _MAX_SLOTS)
+    as_int("context_tokens", context_tokens, 0, PROMPT_TAIL_TOKENS)
 
 
 def _spill(counter: NgramCounter, runs: Sequence[Path], folder: Path, job: ExportJob) -> list[Path]:

@@ -17,8 +17,6 @@ from suffixsvc.index import Abandoned, NamespaceIndex, Session
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.types import Labels, NewOutput, TokenArray
 
-__all__ = ["LiveSessions"]
-
 
 class LiveSessions:
     """Opens the sessions of a cache and counts the live ones. Thread-safe.
@@ -28,6 +26,9 @@ class LiveSessions:
         catalog: the namespaces of the cache.
         outputs: the outputs of the cache.
         limits: maximum number of live sessions, and limits of a session.
+
+    Attributes:
+        live: number of live sessions.
     """
 
     def __init__(self, close_guard: CloseGuard, catalog: Catalog, outputs: OutputLog, limits: Limits) -> None:
@@ -36,7 +37,7 @@ class LiveSessions:
         self._outputs = outputs
         self._quotas = outputs.quotas
         self._limits = limits
-        self._live = 0
+        self.live = 0
         self._count_lock = threading.Lock()
         self._abandoned: Abandoned = deque()
         self._default_reads: tuple[str, ...] = ()
@@ -74,13 +75,8 @@ class LiveSessions:
         output: TokenArray,
         labels: Labels,
         reads: Sequence[str],
-        cache: object,
     ) -> Session:
-        """Open a session; see :meth:`~suffixsvc.engine.namespace.Namespace.open_session`.
-
-        Args:
-            cache: kept alive as long as the session is.
-        """
+        """Open a session; see :meth:`~suffixsvc.engine.namespace.Namespace.open_session`."""
         self.require_writable(index.path)
         with self._close_guard.while_open():
             self.reap_abandoned()
@@ -89,29 +85,25 @@ class LiveSessions:
                     f"reads must be at most {MAX_READS} namespaces besides the session's",
                     got=len(reads),
                 )
-            others = [self._catalog.readable(path, index) for path in self._with_defaults(reads, index)]
+            others = self._read_by(index, reads)
             self._count_in()
-            release = None
             try:
-                release = self._quotas.admit_session(index, len(prompt), len(output))
-                return Session(
-                    index,
-                    others,
-                    prompt,
-                    output,
-                    labels=labels,
-                    limits=self._limits,
-                    commit=partial(self._outputs.commit, index),
-                    on_close=partial(self._closed, index, cache),
-                    abandoned=self._abandoned,
-                    admit=partial(self._quotas.admit_session, index),
-                )
+                with self._quotas.admit_session(index, len(prompt), len(output)):
+                    return Session(
+                        index,
+                        others,
+                        prompt,
+                        output,
+                        labels=labels,
+                        limits=self._limits,
+                        commit=partial(self._outputs.commit, index),
+                        on_close=partial(self._closed, index),
+                        abandoned=self._abandoned,
+                        admit=partial(self._quotas.admit_session, index),
+                    )
             except BaseException:
-                self._closed(index, cache)
+                self._closed(index)
                 raise
-            finally:
-                if release is not None:
-                    release()
 
     def reap_abandoned(self) -> None:
         """End the sessions that were garbage-collected without close(); their text is retracted."""
@@ -125,29 +117,34 @@ class LiveSessions:
             return
         text.release()
         index.remove_live(text)
-        self._closed(index, self)
+        self._closed(index)
 
     def _count_in(self) -> None:
         """Count one more live session. LimitExceededError: the limit is reached."""
         with self._count_lock:
-            if self._live >= self._limits.max_sessions:
+            if self.live >= self._limits.max_sessions:
                 raise LimitExceededError(
                     "too many live sessions",
                     expected=f"at most {self._limits.max_sessions} (Limits.max_sessions)",
                     remedy="Close finished sessions, or raise the limit.",
                 )
-            self._live += 1
+            self.live += 1
 
-    def _with_defaults(self, reads: Sequence[str], index: NamespaceIndex) -> list[str]:
-        """The namespaces that a session reads besides its own: those it names, then the default ones."""
-        defaults = self._catalog.of_tokenizer(self._default_reads, index.tokenizer)
-        others = [path for path in defaults if path != index.path]
-        return list(dict.fromkeys([*reads, *others]))[:MAX_READS]
+    def _read_by(self, index: NamespaceIndex, reads: Sequence[str]) -> list[NamespaceIndex]:
+        """The namespaces that a session reads besides its own: those it names, then the default ones.
 
-    def _closed(self, index: NamespaceIndex, _cache: object, logged: NewOutput | None = None) -> None:
+        Raises:
+            UnknownNamespaceError, TokenizerMismatchError: of a namespace that it names.
+        """
+        defaults = [other for path in self._default_reads if (other := self._catalog.get(path)) is not None]
+        same = [each for each in defaults if index.tokenizer and each.tokenizer == index.tokenizer]
+        named = [self._catalog.readable(path, index) for path in reads]
+        return list(dict.fromkeys([*named, *(each for each in same if each is not index)]))[:MAX_READS]
+
+    def _closed(self, index: NamespaceIndex, logged: NewOutput | None = None) -> None:
         """Count a session out; ``logged`` is its output in the log, None if it was discarded."""
         with self._count_lock:
-            self._live -= 1
+            self.live -= 1
         if logged is None:
             self._quotas.usage.refresh(index)  # the retracted text no longer takes memory
         else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,21 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_reads
+from suffixsvc.core import pack_weights
+from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.export import ExportedNgrams, ExportJob, export_ngrams
+from suffixsvc.engine.limits.quota_manager import QuotaManager
 from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.ngrams import count_ngrams
 from suffixsvc.engine.outputs.output_log import OutputLog
 from suffixsvc.engine.sealing.maintenance import Maintenance
+from suffixsvc.engine.sealing.sealer import Sealer
 from suffixsvc.errors import unknown_namespace
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.policies import Policy
-from suffixsvc.types import Labels, NewOutput, OutputId, Store, TokenArray, TokenIds
+from suffixsvc.store.base import Store
+from suffixsvc.types import Labels, NewOutput, OutputId, TokenArray, TokenIds
 from suffixsvc.values import as_outputs, as_token_array
-
-__all__ = ["EngineParts", "Namespace"]
-
 
 #: prefix of the names of notes among the states in the store
 _NOTE: Final = "note:"
@@ -35,16 +38,26 @@ MAX_OUTPUT_ID: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """The parts of an open cache that its namespaces use."""
+    """The parts of an open cache, which its namespaces share."""
 
     store: Store
+    close_guard: CloseGuard
     catalog: Catalog
     outputs: OutputLog
+    quotas: QuotaManager
     sessions: LiveSessions
     #: None in a cache in memory, which has no segments
     maintenance: Maintenance | None
-    #: referenced so that a cache lives as long as its namespace handles and sessions
-    cache: object
+
+    @contextmanager
+    def exclusive(self) -> Iterator[Sealer | None]:
+        """Block moves of outputs by other threads. Not with the cache's lock held."""
+        if self.maintenance is None:
+            yield None
+            return
+        with self.maintenance.work() as sealer:
+            self.close_guard.require_open()
+            yield sealer
 
 
 class Namespace:
@@ -95,7 +108,6 @@ class Namespace:
             as_token_array([] if output_token_ids is None else output_token_ids, "output_token_ids"),
             validate_labels(labels),
             validate_reads(reads),
-            self._parts.cache,
         )
 
     def add_output(
@@ -145,6 +157,10 @@ class Namespace:
         if self._parts.maintenance is not None:
             self._parts.maintenance.apply_backpressure(self._index)
         return self._parts.outputs.add(self._index, checked)
+
+    def check_outputs(self, outputs: Sequence[NewOutput]) -> None:
+        """Validate outputs without storing them. Raises what :meth:`add_outputs` raises for invalid ones."""
+        self._parts.outputs.check(self._index, as_outputs(outputs))
 
     def forget(self, output_id: OutputId) -> None:
         """Delete one output from log and index. UnknownOutputError if it does not exist."""
@@ -214,7 +230,7 @@ class Namespace:
 
         They contain no text and do not depend on the tokenizer. For ``SuffixCache(starting_weights=...)``.
         """
-        return self._index.learned_weights()
+        return pack_weights(self._index.learner)
 
     def stats(self) -> NamespaceStats:
         """Contents (outputs, tokens, bytes) and draft counters since the cache was opened."""

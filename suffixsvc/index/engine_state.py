@@ -12,8 +12,6 @@ from suffixsvc.errors import StoreError
 from suffixsvc.policies import UNLIMITED, Policy
 from suffixsvc.types import SegmentRecord
 
-__all__ = ["MaintenanceState", "Quota"]
-
 
 @dataclass(slots=True, eq=False)
 class Quota:

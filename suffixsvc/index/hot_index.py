@@ -11,15 +11,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
-from suffixsvc.errors import IndexCorruptError, InvalidInputError, unknown_namespace
+from suffixsvc.core import Index, StepCounters, new_learner
+from suffixsvc.errors import IndexCorruptError, unknown_namespace
 from suffixsvc.index.engine_state import MaintenanceState, Quota
 from suffixsvc.index.lru_index import LruIndex
+from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
 from suffixsvc.policies import Policy
 from suffixsvc.types import NewOutput, StoredOutput, TokenArray
-
-__all__ = ["MAX_CONTEXT", "HotIndex", "LiveText", "require_ngram_length"]
+from suffixsvc.values import as_int
 
 #: maximum context length in tokens; longer contexts are not distinguished
 MAX_CONTEXT = 64
@@ -28,9 +28,7 @@ _REFUSAL_LOG_SECONDS = 60.0
 
 def require_ngram_length(n: int) -> int:
     """Return a valid n-gram length. InvalidInputError unless it is an int in 1 .. MAX_CONTEXT."""
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_CONTEXT:
-        raise InvalidInputError(f"n must be an int in 1 .. {MAX_CONTEXT}", got=repr(n)[:80])
-    return n
+    return as_int("n", n, 1, MAX_CONTEXT)
 
 
 class LiveText(Protocol):
@@ -57,6 +55,10 @@ class HotIndex:
         now_us: store time in microseconds.
         lru: records which outputs were drafted from; None where outputs are never evicted.
         policy: effective policy of the namespace.
+
+    Attributes:
+        move_lock: held while outputs change their location; its holder sees each output exactly once.
+        segments: the location of each output.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class HotIndex:
         policy: Policy | None = None,
     ) -> None:
         self.path = path
-        # maintained by the engine's IndexTable and Catalog:
+        # maintained by the engine's Catalog:
         self.tokenizer = ""  #: fingerprint; empty before one is bound
         self.stored = False  #: the log has the namespace
         self.logged_tokenizer = ""  #: fingerprint in the log
@@ -85,10 +87,13 @@ class HotIndex:
         #: counters of the steps of this namespace's sessions
         self.counters = StepCounters()
         self._now_us = now_us
-        self._lock = threading.Lock()
-        self._deleted = False
+        self.move_lock = threading.Lock()
+        self._lock = threading.RLock()
+        self.segments = SegmentMap(self._lock)
+        #: the namespace was deleted, or its deletion has begun
+        self.deleted = False
         #: counts of the hot outputs
-        self._outputs = self._tokens = self._positions = 0
+        self._outputs = self.hot_tokens = self._positions = 0
         self._evicted = self._refused = 0
         self._refusal_logged_at = -math.inf
         #: writes and removals for which index and log differ
@@ -96,10 +101,6 @@ class HotIndex:
         self._changes = 0
         #: texts of sessions that are not closed
         self._live: set[LiveText] = set()
-
-    def learned_weights(self) -> bytes:
-        """See ``Namespace.learned_weights``."""
-        return pack_weights(self.learner)
 
     # ---------------------------------------------------------------------------------------------- texts
 
@@ -150,11 +151,6 @@ class HotIndex:
             self._in_flight -= 1
             self._changes += 1
 
-    @property
-    def hot_tokens(self) -> int:
-        """Tokens of the outputs that are not sealed."""
-        return self._tokens
-
     def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
         """All n-grams of the text that is not sealed: int32[m, n] and their counts uint64[m].
 
@@ -166,7 +162,7 @@ class HotIndex:
 
     def _count_locked(self, output: NewOutput, sign: int) -> None:
         self._outputs += sign
-        self._tokens += sign * len(output.token_ids)
+        self.hot_tokens += sign * len(output.token_ids)
         self._positions += sign * positions_of(output)
 
     # ------------------------------------------------------------------------------------------- counters
@@ -195,7 +191,7 @@ class HotIndex:
             UnknownNamespaceError: the namespace was deleted, or its deletion has begun.
         """
         with self._lock:
-            if self._deleted:
+            if self.deleted:
                 raise unknown_namespace(self.path, got="a handle of a deleted namespace")
             self._live.add(text)
             self._changes += 1
@@ -218,11 +214,6 @@ class HotIndex:
             live = list(self._live)
         return sum(text.held_bytes() for text in live)
 
-    @property
-    def deleted(self) -> bool:
-        """Whether the namespace was deleted, or its deletion has begun."""
-        return self._deleted
-
     def begin_delete(self, *, force: bool) -> int:
         """Set :attr:`deleted`, so that no session is opened from now on. Idempotent.
 
@@ -233,9 +224,9 @@ class HotIndex:
             The number of live sessions that prevent the deletion; 0: :attr:`deleted` is set.
         """
         with self._lock:
-            if not (force or self._deleted) and self._live:
+            if not (force or self.deleted) and self._live:
                 return len(self._live)
-            self._deleted = True
+            self.deleted = True
             return 0
 
     def discard_live(self) -> None:

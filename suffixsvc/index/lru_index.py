@@ -22,8 +22,6 @@ import numpy.typing as npt
 
 from suffixsvc.types import OutputId
 
-__all__ = ["AverageSize", "LruIndex"]
-
 _COLUMNS: Final = {"id": "<i8", "last_used": "<i8", "written": "<i8", "tokens": "<u4", "flags": "u1"}
 _REMOVED: Final = 1
 _PINNED: Final = 2
@@ -56,6 +54,7 @@ class LruIndex:
         eviction_lock: held by the thread that evicts.
         complete: the outputs of earlier processes are in it.
         shrinking: the namespace exceeded its limit and is not back at the low watermark yet.
+        dirty: an output was used since the last :meth:`save` that was stored.
     """
 
     def __init__(self) -> None:
@@ -69,33 +68,35 @@ class LruIndex:
         self._pinned = [0, 0]  # outputs, tokens
         self._now = 0
         self._id_of: dict[int, OutputId] = {}  # writer of a text in the hot index -> output
-        self._dirty = False
+        self.dirty = False
 
     def __len__(self) -> int:
         return self._count - self._removed
 
     # -------------------------------------------------------------------------------------------- updates
 
-    def add_written(
-        self, output_id: OutputId, now_us: int, tokens: int, *, pinned: bool, own_ttl: bool
+    def add(
+        self,
+        output_id: OutputId,
+        written_us: int,
+        tokens: int,
+        *,
+        pinned: bool,
+        own_ttl: bool,
+        logged: bool = False,
     ) -> None:
-        """Add an output that was written at ``now_us``.
+        """Add an output, of which the write is the last use.
 
         Args:
+            written_us: time of the write.
             pinned: it is part of a pinned corpus and never evicted.
             own_ttl: it was written with a time to live, so that the policy's does not apply.
+            logged: the log held it at the opening.
         """
         with self._lock:
-            last_used = self._tick(now_us)
-            self._add(output_id, last_used, now_us, tokens, _PINNED * pinned | _OWN_TTL * own_ttl)
-
-    def add_logged(
-        self, output_id: OutputId, written_us: int, tokens: int, *, pinned: bool, own_ttl: bool
-    ) -> None:
-        """Add an output that the log held at the opening; its last use is its write."""
-        with self._lock:
-            self._add(output_id, written_us, written_us, tokens, _PINNED * pinned | _OWN_TTL * own_ttl)
-            self._now = max(self._now, written_us)
+            last_used = written_us if logged else self._tick(written_us)
+            self._now = max(self._now, last_used)
+            self._add(output_id, last_used, written_us, tokens, _PINNED * pinned | _OWN_TTL * own_ttl)
 
     def bind_writer(self, writer: int, output_id: OutputId) -> None:
         """Map the writer number of a text in the hot index to its output."""
@@ -137,7 +138,7 @@ class LruIndex:
                 row = self._find(output_id)
                 if row is not None:
                     self._rows["last_used"][row] = self._tick(now_us)
-                    self._dirty = True
+                    self.dirty = True
 
     # -------------------------------------------------------------------------------------------- queries
 
@@ -187,11 +188,6 @@ class LruIndex:
 
     # ---------------------------------------------------------------------------------------- persistence
 
-    @property
-    def dirty(self) -> bool:
-        """Whether an output was used since the last :meth:`save`."""
-        return self._dirty
-
     def save(self) -> bytes:
         """The last uses as a state blob, for :meth:`load` after a restart."""
         with self._lock:
@@ -199,7 +195,7 @@ class LruIndex:
             used = np.flatnonzero(rows["last_used"] > rows["written"])
             if len(used) > _SAVED_ROWS:
                 used = np.sort(used[np.argsort(rows["last_used"][used], kind="stable")[-_SAVED_ROWS:]])
-            self._dirty = False
+            self.dirty = False
             head = _HEAD.pack(_MAGIC, _VERSION, 0, len(used))
             return head + rows["id"][used].tobytes() + rows["last_used"][used].tobytes()
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from suffixsvc.core.segments import Segment
 from suffixsvc.errors import IndexCorruptError
 from suffixsvc.index.hot_index import HotIndex
-from suffixsvc.index.lru_index import LruIndex
 from suffixsvc.index.namespace_stats import (
     LOG_BYTES_PER_OUTPUT,
     LOG_BYTES_PER_TOKEN,
@@ -17,35 +14,17 @@ from suffixsvc.index.namespace_stats import (
     NamespaceStats,
     Usage,
 )
-from suffixsvc.index.segment_map import Sealed, SegmentMap
+from suffixsvc.index.segment_map import Sealed
 from suffixsvc.index.texts import positions_of
-from suffixsvc.policies import UNLIMITED, Policy
+from suffixsvc.policies import UNLIMITED
 from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput
-
-__all__ = ["NamespaceIndex"]
 
 
 class NamespaceIndex(HotIndex):
     """The text of one namespace in memory and in segments, and its movement between the two.
 
     Thread-safe. The arguments are those of :class:`HotIndex`.
-
-    Attributes:
-        move_lock: held while outputs change their location; its holder sees each output exactly once.
     """
-
-    def __init__(
-        self,
-        path: str,
-        weights: bytes | None = None,
-        *,
-        now_us: Callable[[], int] = lambda: int(time.time() * 1e6),
-        lru: LruIndex | None = None,
-        policy: Policy | None = None,
-    ) -> None:
-        super().__init__(path, weights, now_us=now_us, lru=lru, policy=policy)
-        self._segment_map = SegmentMap()
-        self.move_lock = threading.Lock()
 
     # ------------------------------------------------------------------------------------ log and eviction
 
@@ -59,7 +38,7 @@ class NamespaceIndex(HotIndex):
             self._changes += 1
         if self.lru is not None:
             tokens, own_ttl = len(output.token_ids), output.ttl_seconds > 0
-            self.lru.add_written(output_id, self._now_us(), tokens, pinned=output.corpus, own_ttl=own_ttl)
+            self.lru.add(output_id, self._now_us(), tokens, pinned=output.corpus, own_ttl=own_ttl)
             self.lru.bind_writer(writer, output_id)
 
     def forget(self, deleted: Sequence[StoredOutput]) -> list[StoredOutput]:
@@ -72,7 +51,7 @@ class NamespaceIndex(HotIndex):
             for each.
         """
         with self._lock:
-            hot = self._segment_map.forget(deleted)
+            hot = self.segments.forget(deleted)
             for stored in hot:
                 self._count_locked(stored.output, -1)
             self._in_flight += len(hot)
@@ -95,23 +74,18 @@ class NamespaceIndex(HotIndex):
     def sealed(self) -> list[Sealed]:
         """The segments in use, oldest outputs first."""
         with self._lock:
-            return list(self._segment_map.sealed)
+            return list(self.segments.sealed)
 
     def remaining_in(self, record: SegmentRecord) -> tuple[set[OutputId], int]:
         """The outputs that a segment in use drafts from, and the count that is recorded for it."""
         with self._lock:
-            here = next(each for each in self._segment_map.sealed if each.record == record)
+            here = next(each for each in self.segments.sealed if each.record == record)
             return set(here.segment.outputs()), here.outputs
-
-    def hot_ranges(self, last: OutputId) -> list[tuple[OutputId, OutputId]]:
-        """Ranges of ids up to ``last`` that no segment covers, ascending."""
-        with self._lock:
-            return list(self._segment_map.hot_ranges(last))
 
     def attach(self, sealed: Sealed) -> None:
         """Use a segment whose outputs are not hot; at open."""
         with self._lock:
-            self._segment_map.attach(sealed)
+            self.segments.attach(sealed)
             self._set_segments()
 
     def attach_loaded(self, record: SegmentRecord, segment: Segment, outputs: Sequence[StoredOutput]) -> None:
@@ -119,16 +93,6 @@ class NamespaceIndex(HotIndex):
         with self._lock:
             self._attach_without_deleted(record, segment, outputs)
             self._set_segments()
-
-    def begin_move(self) -> None:
-        """Begin a move: outputs are about to be read for a new segment. One at a time."""
-        with self._lock:
-            self._segment_map.begin()
-
-    def end_move(self) -> None:
-        """End a move, whether it completed or not. Idempotent."""
-        with self._lock:
-            self._segment_map.end()
 
     def move_to_segment(
         self, record: SegmentRecord, segment: Segment, outputs: Sequence[StoredOutput]
@@ -141,9 +105,9 @@ class NamespaceIndex(HotIndex):
         """
         with self._lock:
             moved, tokens = self._attach_without_deleted(record, segment, outputs)
-            self._segment_map.end()
+            self.segments.end()
             self._outputs -= len(moved)
-            self._tokens -= tokens
+            self.hot_tokens -= tokens
             self._positions -= sum(positions_of(stored.output) for stored in moved)
             if self.lru is not None:
                 self._note_drafts(())
@@ -154,51 +118,51 @@ class NamespaceIndex(HotIndex):
     def _attach_without_deleted(
         self, record: SegmentRecord, segment: Segment, outputs: Sequence[StoredOutput]
     ) -> tuple[list[StoredOutput], int]:
-        deleted = self._segment_map.deleted
+        deleted = self.segments.deleted
         segment.forget(deleted)
         remaining = [stored for stored in outputs if stored.output_id not in deleted]
         tokens = sum(len(stored.output.token_ids) for stored in remaining)
-        self._segment_map.attach(Sealed(record, segment, len(remaining), tokens))
+        self.segments.attach(Sealed(record, segment, len(remaining), tokens))
         return remaining, tokens
 
     def replace_segments(self, record: SegmentRecord, segment: Segment, names: Collection[str]) -> None:
         """Use one segment in the place of others."""
         with self._lock:
-            segment.forget(self._segment_map.deleted)
-            self._note_drafts(self._segment_map.sealed)
-            self._segment_map.replace(Sealed(record, segment, 0, 0), names)
-            self._segment_map.end()
+            segment.forget(self.segments.deleted)
+            self._note_drafts(self.segments.sealed)
+            self.segments.replace(Sealed(record, segment, 0, 0), names)
+            self.segments.end()
             self._set_segments()
 
     def detach(self, names: Collection[str]) -> None:
         """Stop using segments."""
         with self._lock:
-            self._segment_map.detach(names)
+            self.segments.detach(names)
             self._set_segments()
 
     def _set_segments(self) -> None:
-        self.index.set_segments([sealed.segment.native for sealed in self._segment_map.sealed])
+        self.index.set_segments([sealed.segment for sealed in self.segments.sealed])
 
     # --------------------------------------------------------------------------------- loading from the log
 
     def begin_load(self, first: OutputId, last: OutputId, names: Collection[str] = ()) -> None:
         """Begin to read the outputs of a range back from the log, and stop using the named segments.
 
-        One at a time; calls of :meth:`load` and :meth:`attach_loaded` follow until :meth:`end_move`. The
-        range is :attr:`unloaded` until :meth:`end_load`; without that it is begun again before any other
-        move.
+        One at a time; calls of :meth:`load` and :meth:`attach_loaded` follow until the end of the move. The
+        range is absent from the map until the load is complete; without that it is begun again before any
+        other move.
         """
         with self._lock:
-            self._segment_map.detach(names)
-            self._segment_map.begin()
-            self._segment_map.expect(first, last)
+            self.segments.detach(names)
+            self.segments.begin()
+            self.segments.expect(first, last)
             self._set_segments()
 
     def load(self, stored: StoredOutput) -> None:
         """Make an output hot, unless it was deleted since it was read."""
         writer = self.insert(stored.output)  # before a deletion can try to remove the text
         with self._lock:
-            loaded = self._segment_map.load(stored.output_id)
+            loaded = self.segments.load(stored.output_id)
             if loaded:
                 self._count_locked(stored.output, 1)
         if not loaded:
@@ -206,31 +170,15 @@ class NamespaceIndex(HotIndex):
         elif self.lru is not None:
             self.lru.bind_writer(writer, stored.output_id)
 
-    def end_load(self) -> None:
-        """End a load: the range is complete, and the listener has received every earlier deletion."""
-        with self._lock:
-            self._segment_map.complete()
-
-    @property
-    def unloaded(self) -> tuple[OutputId, OutputId] | None:
-        """The range whose load was begun and not ended; a part of it may be loaded."""
-        with self._lock:
-            return self._segment_map.absent
-
-    def is_unloaded(self, output_id: OutputId) -> bool:
-        """Whether an output of the log is still to be loaded."""
-        with self._lock:
-            return self._segment_map.is_absent(output_id)
-
     # ------------------------------------------------------------------------------- statistics and checks
 
     def usage(self) -> Usage:
         """The outputs and the bytes that they are charged for; docs/limits.md explains the charge."""
         native = self.index.stats()
         with self._lock:
-            sealed = self._segment_map.sealed
+            sealed = self.segments.sealed
             outputs = self._outputs + sum(each.outputs for each in sealed)
-            tokens = self._tokens + sum(each.tokens for each in sealed)
+            tokens = self.hot_tokens + sum(each.tokens for each in sealed)
             hot = native.used * min(1.0, self._positions / native.tokens) if native.tokens else 0.0
         files = sum(each.record.file_bytes * each.tokens / each.record.tokens for each in sealed)
         logged = outputs * LOG_BYTES_PER_OUTPUT + tokens * LOG_BYTES_PER_TOKEN
@@ -241,16 +189,16 @@ class NamespaceIndex(HotIndex):
         native, counters, usage = self.index.stats(), self.counters, self.usage()
         session_bytes = self.session_bytes
         with self._lock:
-            sealed = self._segment_map.sealed
+            sealed = self.segments.sealed
             return NamespaceStats(
-                outputs=self._outputs + sum(each.outputs for each in sealed),
-                tokens=self._tokens + sum(each.tokens for each in sealed),
+                outputs=usage.outputs,
+                tokens=usage.tokens,
                 sessions=len(self._live),
                 index_bytes=native.bytes + sum(each.segment.stats().resident_bytes for each in sealed),
                 index_nodes=native.nodes,
                 segments=len(sealed),
                 segment_bytes=sum(each.record.file_bytes for each in sealed),
-                hot_tokens=self._tokens,
+                hot_tokens=self.hot_tokens,
                 num_steps=counters.steps,
                 num_drafts=counters.drafts,
                 num_draft_tokens=counters.drafted,
@@ -268,7 +216,7 @@ class NamespaceIndex(HotIndex):
             if self._in_flight:
                 return None
             changes, live = self._changes, list(self._live)
-            counted = self._outputs, self._tokens, self._positions
+            counted = self._outputs, self.hot_tokens, self._positions
         positions = sum(text.live_positions() for text in live)
         native = self.index.stats()
         return ConsistencySnapshot(changes, native.appended, native.tokens, positions, *counted)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["LOG_BYTES_PER_OUTPUT", "LOG_BYTES_PER_TOKEN", "ConsistencySnapshot", "NamespaceStats", "Usage"]
-
 #: charge of an output in the log: its row (with the prompt's tail and labels), keys and counters, and bytes
 #: per token; identical outputs are charged in full, although they share a payload
 LOG_BYTES_PER_OUTPUT = 512

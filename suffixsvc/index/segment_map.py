@@ -12,13 +12,12 @@ the row, or the writer of the manifest row, proceeds (a reader waits for ``Store
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from suffixsvc.core.segments import Segment
 from suffixsvc.types import OutputId, SegmentRecord, StoredOutput
-
-__all__ = ["Sealed", "SegmentMap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +31,24 @@ class Sealed:
 
 
 class SegmentMap:
-    """Locations of one namespace's outputs. Not thread-safe: the owner's lock is held around every call."""
+    """Locations of one namespace's outputs.
 
-    def __init__(self) -> None:
+    Thread-safe: :meth:`begin`, :meth:`end`, :meth:`complete`, :meth:`is_absent`, :meth:`hot_ranges`. The
+    owner's lock is held around every other call.
+
+    Args:
+        lock: the owner's lock, which is reentrant.
+
+    Attributes:
+        sealed: the segments in use, ordered by range.
+        absent: range whose load was begun and not completed; an output of it that is neither sealed nor
+            loaded is in no index.
+    """
+
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
+        self._lock = lock
         self.sealed: list[Sealed] = []
-        #: range to be loaded; an output of it that is neither sealed nor in `_loaded` is in no index
-        self._absent: tuple[OutputId, OutputId] | None = None
+        self.absent: tuple[OutputId, OutputId] | None = None
         self._loaded: set[OutputId] = set()
         #: outputs deleted since the current move began; None outside a move
         self._deleted: set[OutputId] | None = None
@@ -48,12 +59,14 @@ class SegmentMap:
         return self._deleted or ()
 
     def begin(self) -> None:
-        """Record deletions from now on, because outputs are about to be read and moved."""
-        self._deleted = set()
+        """Begin a move: outputs are about to be read for a new segment. One at a time."""
+        with self._lock:
+            self._deleted = set()
 
     def end(self) -> None:
-        """The move is done or was abandoned. Idempotent."""
-        self._deleted = None
+        """End a move, whether it completed or not. Idempotent."""
+        with self._lock:
+            self._deleted = None
 
     def forget(self, deleted: Sequence[StoredOutput]) -> list[StoredOutput]:
         """Remove outputs from the segments that hold them; returns those that are hot."""
@@ -77,16 +90,12 @@ class SegmentMap:
     def _segment_of(self, output_id: OutputId) -> int | None:
         return next((i for i, s in enumerate(self.sealed) if s.record.covers(output_id)), None)
 
-    @property
-    def absent(self) -> tuple[OutputId, OutputId] | None:
-        """The range that is still to be loaded."""
-        return self._absent
-
     def is_absent(self, output_id: OutputId) -> bool:
         """Whether an output, if the log has it, is still to be loaded."""
-        if self._absent is None or not self._absent[0] <= output_id <= self._absent[1]:
-            return False
-        return output_id not in self._loaded and self._segment_of(output_id) is None
+        with self._lock:
+            if self.absent is None or not self.absent[0] <= output_id <= self.absent[1]:
+                return False
+            return output_id not in self._loaded and self._segment_of(output_id) is None
 
     def attach(self, new: Sealed) -> None:
         """Add a segment whose outputs have no other location."""
@@ -105,14 +114,16 @@ class SegmentMap:
 
     def expect(self, first: OutputId, last: OutputId) -> None:
         """Begin to load a range; a range that was begun before continues with its absent outputs."""
-        if self._absent != (first, last):
-            self._absent = first, last
+        if self.absent != (first, last):
+            self.absent = first, last
             self._loaded = set()
 
     def complete(self) -> None:
-        """Every output of the expected range that is not deleted is loaded or attached."""
-        self._absent = None
-        self._loaded = set()
+        """End a load: every output of the range that is not deleted is loaded or attached, and the deletion
+        listener has received every earlier deletion."""
+        with self._lock:
+            self.absent = None
+            self._loaded = set()
 
     def load(self, output_id: OutputId) -> bool:
         """Mark an output of the expected range as hot; False if it was deleted since it was read."""
@@ -121,10 +132,10 @@ class SegmentMap:
         self._loaded.add(output_id)
         return True
 
-    def hot_ranges(self, last: OutputId) -> Iterable[tuple[OutputId, OutputId]]:
-        """Ranges up to ``last`` that no segment covers, ascending."""
+    def hot_ranges(self, last: OutputId) -> Iterator[tuple[OutputId, OutputId]]:
+        """Ranges of ids up to ``last`` that no segment covers, ascending, as of the first one."""
         at = 1
-        for sealed in self.sealed:
+        for sealed in self.sealed:  # replaced by every change of a range, never extended
             if at < sealed.record.first_lsn:
                 yield at, min(sealed.record.first_lsn - 1, last)
             at = sealed.record.last_lsn + 1

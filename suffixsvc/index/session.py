@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from types import TracebackType
+from contextlib import AbstractContextManager, nullcontext
 from typing import Self
 
 import numpy as np
@@ -16,31 +16,31 @@ import structlog
 
 from suffixsvc import core
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
-from suffixsvc.errors import (
-    SuffixError,
-)
-from suffixsvc.index.draft_params import DraftParamsCache, native_curve
 from suffixsvc.index.hot_index import require_ngram_length
-from suffixsvc.index.identity import continues
 from suffixsvc.index.namespace import NamespaceIndex
 from suffixsvc.index.pending_commit import Commit, PendingCommit
-from suffixsvc.index.session_arguments import as_feedback, as_position, overlap
-from suffixsvc.index.session_errors import closed_error, refusal_error, too_long_error
-from suffixsvc.index.session_output import output_of, output_runs
+from suffixsvc.index.session_calls import (
+    as_feedback,
+    as_position,
+    closed_error,
+    draft_params,
+    native_curve,
+    overlap,
+    refusal_error,
+    too_long_error,
+)
+from suffixsvc.index.session_output import continues, output_of, output_runs
 from suffixsvc.index.texts import next_writer
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
 from suffixsvc.values import as_cost_curve, as_token_array
 
-__all__ = ["Abandoned", "Session"]
-
 log = structlog.get_logger(__name__)
 
 #: texts and namespaces of sessions that were garbage-collected before they were closed
 Abandoned = deque[tuple[PendingCommit, NamespaceIndex]]
-#: admits tokens that are appended at once: called with the numbers of context and output tokens, it returns a
-#: release function, to be called once they are appended or given up. LimitExceededError: they do not fit
-Admit = Callable[[int, int], Callable[[], object]]
+#: admits tokens that are appended in a block, by the numbers of context and output tokens
+Admit = Callable[[int, int], AbstractContextManager[None]]
 
 
 class Session:
@@ -62,7 +62,7 @@ class Session:
         commit: Commit,
         on_close: Callable[[NewOutput | None], None],
         abandoned: Abandoned,
-        admit: Admit = lambda context, output: _no_release,
+        admit: Admit,
     ) -> None:
         self._namespace = namespace
         self._read_namespaces = list(reads)  # kept alive by this reference
@@ -74,7 +74,6 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self._output_id: OutputId | None = None
-        self._draft_params = DraftParamsCache(limits.max_draft_tokens)
         writer = next_writer()
         self._native = core.Session(
             namespace.index, self._reads, namespace.learner, writer, PROMPT_TAIL_TOKENS
@@ -99,9 +98,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the session; its output is stored unless the block raised."""
         self.close(commit=kind is None)
 
@@ -133,20 +130,15 @@ class Session:
             SessionClosedError, LimitExceededError.
         """
         tokens = as_token_array(new_token_ids, "new_token_ids", checked=False)
-        width, curve, as_tree = self._draft_params.get(max_draft_tokens, verify_cost, tree)
+        params = draft_params(max_draft_tokens, verify_cost, tree, self._limits.max_draft_tokens)
         sent, accepted = as_feedback(verified)
         position = as_position(at)
-        release = self.admit_step(len(tokens))
-        try:
-            found = self._stepper.step(
-                tokens, position, width, curve, as_tree, sent, accepted, core.WIRE_SOURCES
-            )
-        finally:
-            release()
+        with self.admit_step(len(tokens)):
+            found = self._stepper.step(tokens, position, *params, sent, accepted, core.WIRE_SOURCES)
         if found is None:
             return Draft.empty()
         if isinstance(found, core.Refusal):
-            raise self.refusal_error(found, at, tokens.tobytes())
+            raise refusal_error(found, at, tokens.tobytes(), self._limits.max_session_tokens)
         return Draft(*found)
 
     def append_context(self, token_ids: TokenIds) -> None:
@@ -159,11 +151,8 @@ class Session:
         with self._lock:
             self._require_open()
             self._require_capacity(len(tokens))
-            release = self._admit(len(tokens), 0)
-            try:
+            with self._admit(len(tokens), 0):
                 self._native.append_context(tokens)
-            finally:
-                release()
             self._stepper.forget_draft()
 
     def draft_after(
@@ -172,7 +161,7 @@ class Session:
         max_draft_tokens: int = 16,
         verify_cost: VerifyCost = 0.02,
         tree: bool | str = False,
-        bounds: core.DraftBounds = core.UNBOUNDED,
+        bounds: core.DraftBounds | None = None,
     ) -> Draft:
         """Draft the continuation of ``context``, the end of this session's text or another text.
 
@@ -181,21 +170,21 @@ class Session:
         Where it begins with the end of this session's text, the overlap is not repeated.
 
         Args:
-            bounds: limits of the draft, independent of its cost.
+            bounds: limits of the draft, independent of its cost; None: no others.
             The rest as for :meth:`step`.
 
         Raises:
             What :meth:`step` raises.
         """
         tokens = as_token_array(context, "context", checked=False)
-        width, curve, as_tree = self._draft_params.get(max_draft_tokens, verify_cost, tree)
-        found = self._stepper.draft_after(tokens, width, curve, as_tree, bounds, core.WIRE_SOURCES)
+        params = draft_params(max_draft_tokens, verify_cost, tree, self._limits.max_draft_tokens)
+        found = self._stepper.draft_after(tokens, *params, bounds or core.DraftBounds(), core.WIRE_SOURCES)
         if found is None:
             return Draft.empty()
         if not isinstance(found, core.Refusal):
             return Draft(*found)
         if found.status != core.StepStatus.CONTEXT_MISMATCH:
-            raise self.refusal_error(found, None, b"")
+            raise refusal_error(found, None, b"", self._limits.max_session_tokens)
         tokens = as_token_array(tokens, "context")
         with self._lock:
             self._require_open()
@@ -206,6 +195,7 @@ class Session:
             )
             scratch.append_context(np.concatenate([text, tokens[overlap(text, tokens) :]]))
             self._stepper.forget_draft()
+            width, _, as_tree = params
             costs = as_cost_curve(verify_cost, width)
             return core.draft_from(scratch, width, costs, tree=as_tree, bounds=bounds)
 
@@ -327,23 +317,16 @@ class Session:
 
     # ------------------------------------------------------------------------------------ for the service
 
-    def refusal_error(self, refusal: core.Refusal, at: int | None, token_bytes: bytes) -> SuffixError:
-        """The error for a step that the core rejected; see :mod:`suffixsvc.index.session_errors`."""
-        return refusal_error(refusal, at, token_bytes, self._limits.max_session_tokens)
-
-    def admit_step(self, tokens: int) -> Callable[[], object]:
-        """Admit a step of more tokens than a decode step has (a whole draft and one more token).
+    def admit_step(self, tokens: int) -> AbstractContextManager[None]:
+        """Admit a step of more tokens than a decode step has (a whole draft and one more token), in a block.
 
         Decode steps are never rejected. The core's dispatcher leaves larger steps to the service, which
         admits them first.
 
-        Returns:
-            The release function, see :data:`Admit`.
-
         Raises:
-            LimitExceededError: the tokens do not fit.
+            LimitExceededError: the tokens do not fit; at the beginning of the block.
         """
-        return self._admit(0, tokens) if tokens > self._limits.max_draft_tokens + 1 else _no_release
+        return self._admit(0, tokens) if tokens > self._limits.max_draft_tokens + 1 else nullcontext()
 
     # ------------------------------------------------------------------------------------------- internal
 
@@ -354,10 +337,6 @@ class Session:
     def _require_capacity(self, more: int) -> None:
         if len(self._native) + more > self._limits.max_session_tokens:
             raise too_long_error(len(self._native) + more, self._limits.max_session_tokens)
-
-
-def _no_release() -> None:
-    return
 
 
 def _log_failure(future: Future[list[OutputId]]) -> None:

@@ -9,8 +9,6 @@ import numpy as np
 
 from suffixsvc.types import NewOutput, TokenArray
 
-__all__ = ["next_writer", "positions_of", "texts_of"]
-
 _writers = itertools.count(2)  # 1 is a session within its private index
 
 

@@ -6,8 +6,6 @@ import html
 
 from suffixsvc.plots import CHART_CSS, COLOURS, HEIGHT, WIDTH, Chart, svg
 
-__all__ = ["svg_file"]
-
 _TITLE, _ROW, _PER_ROW = 34, 20, 3
 
 

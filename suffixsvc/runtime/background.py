@@ -12,14 +12,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
 from suffixsvc.runtime.signal_guard import AtomicCondition
-
-__all__ = ["PeriodicTask", "TaskStats"]
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +48,9 @@ class PeriodicTask:
         period_seconds: time between the end of a run and the start of the next.
         longest_pause_seconds: each further consecutive failure doubles the pause, up to this; None: the
             longer of the period and 300 s.
+
+    Attributes:
+        stopping: :meth:`stop` was called.
     """
 
     def __init__(
@@ -67,11 +68,9 @@ class PeriodicTask:
         self._longest_pause = max(period_seconds, longest)
         self._wake = AtomicCondition()
         self._woken = False
-        self._stopping = False
-        self._lock = threading.Lock()
-        self._runs = self._failures = self._failures_in_a_row = 0
-        self._last_success = 0.0
-        self._last_error = ""
+        self.stopping = False
+        #: replaced by the thread, never changed
+        self._stats = TaskStats(0, 0, 0, 0.0, "", alive=False)
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
 
@@ -85,11 +84,6 @@ class PeriodicTask:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
-    @property
-    def stopping(self) -> bool:
-        """Whether :meth:`stop` was called."""
-        return self._stopping
-
     def wake(self) -> None:
         """Run the work now rather than at the end of the period."""
         with self._wake:
@@ -98,63 +92,54 @@ class PeriodicTask:
 
     def stop(self) -> None:
         """End the thread after the current run, and wait unless called by the work itself. Idempotent."""
-        self._stopping = True
+        self.stopping = True
         if self._pid != os.getpid():  # a forked child has the object, not the thread
             return
         self.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._work = _nothing  # breaks the reference cycle with the work's owner
+        self._work = lambda: None  # breaks the reference cycle with the work's owner
 
     def stats(self) -> TaskStats:
         """Return the counters."""
-        with self._lock:
-            return TaskStats(
-                runs=self._runs,
-                failures=self._failures,
-                failures_in_a_row=self._failures_in_a_row,
-                last_success=self._last_success,
-                last_error=self._last_error,
-                alive=self.alive,
-            )
+        return replace(self._stats, alive=self.alive)
 
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._woken, self._pause())
+                self._wake.wait_for(lambda: self._woken, self.pause_seconds(self._stats.failures_in_a_row))
                 self._woken = False
-            if self._stopping:
+            if self.stopping:
                 return
             try:
                 self._work()
             except BaseException as error:  # also SystemExit, which ends a thread silently
                 self._note_failure(error)
             else:
-                with self._lock:
-                    self._runs += 1
-                    self._failures_in_a_row = 0
-                    self._last_success = time.time()
+                before = self._stats
+                self._stats = replace(
+                    before, runs=before.runs + 1, failures_in_a_row=0, last_success=time.time()
+                )
 
-    def _pause(self) -> float:
-        doublings = min(self._failures_in_a_row, 32)
+    def pause_seconds(self, failures_in_a_row: int) -> float:
+        """Time until the next run, after so many consecutive failures."""
+        doublings = min(failures_in_a_row, 32)
         return min(self._period * 2.0 ** max(0, doublings - 1), self._longest_pause)
 
     def _note_failure(self, error: BaseException) -> None:
-        if self._stopping:  # the resources of the work are being closed
+        if self.stopping:  # the resources of the work are being closed
             return
-        with self._lock:
-            self._failures += 1
-            self._failures_in_a_row += 1
-            self._last_error = f"{type(error).__name__}: {error}"
+        self._stats = after = replace(
+            self._stats,
+            failures=self._stats.failures + 1,
+            failures_in_a_row=self._stats.failures_in_a_row + 1,
+            last_error=f"{type(error).__name__}: {error}",
+        )
         with contextlib.suppress(Exception):  # a log that cannot be written must not end the thread
             log.error(
                 "a background task failed; it is retried",
                 task=self.name,
-                failures_in_a_row=self._failures_in_a_row,
-                seconds=self._pause(),
+                failures_in_a_row=after.failures_in_a_row,
+                seconds=self.pause_seconds(after.failures_in_a_row),
                 exc_info=error,
             )
-
-
-def _nothing() -> None:
-    return

@@ -16,12 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from suffixsvc.errors import ServiceError, ServiceUnavailableError
-
-__all__ = ["ChildProcess", "ChildProcesses"]
 
 _STOP_SECONDS: Final = 8.0
 _POLL_SECONDS: Final = 0.05
@@ -88,9 +85,7 @@ class ChildProcesses:
         atexit.register(self.close)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         atexit.unregister(self.close)
 

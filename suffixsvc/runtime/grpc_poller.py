@@ -11,8 +11,6 @@ import os
 from importlib.metadata import version
 from typing import Final
 
-__all__ = ["use_low_latency_poller"]
-
 _VARIABLE: Final = "GRPC_EXPERIMENTS"
 #: releases that have both pollers: others warn about unknown names
 _FIRST, _LAST = (1, 80), (1, 85)

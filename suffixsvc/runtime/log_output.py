@@ -17,8 +17,6 @@ from typing import Any, Final
 
 import structlog
 
-__all__ = ["MAX_QUEUED_LINES", "StderrLogger", "queued_log_output"]
-
 log = structlog.get_logger(__name__)
 
 #: maximum number of queued lines

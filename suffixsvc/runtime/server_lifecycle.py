@@ -14,15 +14,6 @@ from typing import Final
 
 from suffixsvc.errors import InvalidConfigError
 
-__all__ = [
-    "SERVER_OPTIONS",
-    "owner_only_umask",
-    "remove_ready_file",
-    "require_writable_ready_file",
-    "stop_signal",
-    "write_ready_file",
-]
-
 #: options of all gRPC servers
 SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),

@@ -12,26 +12,11 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-__all__ = ["AtomicCondition", "new_future", "uninterrupted"]
-
 T = TypeVar("T")
 
 #: signals that programs, and Python for SIGINT, turn into exceptions; those that the system has
-_SIGNALS: Final = tuple(
-    getattr(signal, name)
-    for name in (
-        "SIGINT",
-        "SIGTERM",
-        "SIGHUP",
-        "SIGQUIT",
-        "SIGALRM",
-        "SIGVTALRM",
-        "SIGPROF",
-        "SIGUSR1",
-        "SIGUSR2",
-    )
-    if hasattr(signal, name)
-)
+_NAMES: Final = "SIGINT SIGTERM SIGHUP SIGQUIT SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2"
+_SIGNALS: Final = tuple(getattr(signal, name) for name in _NAMES.split() if hasattr(signal, name))
 
 
 class AtomicCondition(threading.Condition):

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-__all__ = ["SyncPoint", "with_sync_points"]
-
 T = TypeVar("T")
 
 #: called with the name of the point

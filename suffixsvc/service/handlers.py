@@ -6,30 +6,32 @@ Stream messages, unary calls and the client's fake transport use the same functi
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from suffixsvc import __version__
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
+from suffixsvc.lookup_records import RecordFile
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.service.messages import converters
-from suffixsvc.service.messages.elements import read_message_id
-from suffixsvc.service.messages.errors import error_detail
-from suffixsvc.service.messages.requests import MIN_STEP_LIMIT, RequestReaders
-from suffixsvc.service.messages.stream_reply import stream_reply
+from suffixsvc.service.messages.converters import shared_fields
+from suffixsvc.service.messages.elements import read_message_id, too_many_error
+from suffixsvc.service.messages.errors import error_detail, shutting_down_error
+from suffixsvc.service.messages.requests import MIN_STEP_LIMIT, STEPS_REMEDY, request_readers
 from suffixsvc.service.sessions.registry import SessionRegistry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
-    from suffixsvc.engine import ExportJob, SuffixCache
-
-__all__ = ["Handlers"]
+    from suffixsvc.engine import CacheStats, ExportJob, NamespaceStats, SuffixCache
 
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams")
 #: exports that are counted or read: each holds a thread, files and disk space while its client reads
@@ -39,34 +41,51 @@ MAX_EXPORTS = 4
 class Handlers:
     """The methods of suffixsvc.v1.SuffixCache over one embedded engine. Thread-safe; raises SuffixError."""
 
-    def __init__(self, cache: SuffixCache, limits: Limits, *, durable: bool, version: str) -> None:
+    def __init__(self, cache: SuffixCache, limits: Limits, *, durable: bool) -> None:
         self._cache = cache
         self._limits = limits
         self._durable = durable
-        self._version = version
         self.instance_id = str(uuid.uuid4())
         self.sessions = SessionRegistry(cache, limits)
-        self.readers = RequestReaders(limits)
+        #: readers of the requests, by the name of a method
+        self.readers = request_readers(limits)
         #: the server's tasks, for the statistics
         self.background_tasks: Sequence[PeriodicTask] = ()
+        self._draining = False
         #: counting takes memory and a core: one export at a time
         self._counting = threading.Semaphore(1)
         self._exporting = threading.Semaphore(MAX_EXPORTS)
+
+    def of(self, method: str) -> Any:
+        """The handler of a method by its name in the protocol, as in "OpenSession"."""
+        return getattr(self, re.sub(r"\B(?=[A-Z])", "_", method).lower())
+
+    def start_draining(self) -> None:
+        """Refuse stream messages from now on."""
+        self._draining = True
+        self.sessions.table.dispatcher.close()
+
+    def refuse_while_draining(self) -> None:
+        """Raise ServiceUnavailableError after :meth:`start_draining`."""
+        if self._draining:
+            raise shutting_down_error("Connect again; sessions can be resumed.")
 
     # ----------------------------------------------------------------------------------------- sessions
 
     def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionReply:
         """Open a session, or find the live one of the same id, namespace and prompt."""
-        session_id, length = self.sessions.open(converters.open_args(request, self._limits))
-        return pb.OpenSessionReply(session_id=session_id, length=length)
+        return self.sessions.open(request)
 
     def step(self, request: pb.StepRequest) -> pb.StepReply:
         """Append tokens to a session and draft."""
-        return self.sessions.step(request)
+        [answer] = self.sessions.steps.take([request])
+        if isinstance(answer, Exception):
+            raise answer
+        return pb.StepBatchReply.FromString(answer).items[0].reply
 
     def append_context(self, request: pb.AppendContextRequest) -> pb.AppendContextReply:
         """Append tokens that the model did not write to a session."""
-        return self.sessions.append_context(converters.append_args(request))
+        return self.sessions.append_context(request)
 
     def close_session(self, request: pb.CloseSessionRequest) -> pb.CloseSessionReply:
         """End a session; commit or discard its output."""
@@ -88,9 +107,9 @@ class Handlers:
         """Answer a serialised stream message; the core answers plain steps without protobuf objects.
 
         Raises:
-            InvalidInputError: ``data`` is not a StreamRequest.
+            What :meth:`answer_remaining` raises.
         """
-        answered = self.sessions.dispatcher.answer(data, time.monotonic())
+        answered = self.sessions.table.dispatcher.answer(data, time.monotonic())
         return answered if isinstance(answered, bytes) else self.answer_remaining(data, answered)
 
     def answer_remaining(self, data: bytes, answered: Sequence[bytes | Refusal] | None) -> bytes:
@@ -101,54 +120,51 @@ class Handlers:
 
         Raises:
             InvalidInputError: ``data`` is not a StreamRequest.
+            ServiceUnavailableError: the service is draining, and refuses whole messages.
         """
+        if answered is None:
+            self.refuse_while_draining()
         try:
-            request = self.readers.stream(data)
+            request = self.readers["Stream"](data)
         except LimitExceededError as error:
             refused = pb.StreamReply(id=read_message_id(data), error=error_detail(error, "stream message"))
             return refused.SerializeToString()
         if answered is None:
-            return self._message(request)
-        items = b"".join(
-            reply if isinstance(reply, bytes) else _item(step, self.sessions.after_refusal(step, reply))
-            for step, reply in zip(request.steps.items, answered, strict=True)
-        )
-        return stream_reply(request.id, items)
-
-    def _message(self, request: pb.StreamRequest) -> bytes:
-        reply = pb.StreamReply(id=request.id)
-        try:
-            match request.WhichOneof("request"):
-                case "steps":
-                    self._check_step_count(request.steps.items)
-                    return stream_reply(request.id, self._items(request.steps.items))
-                case "open":
-                    reply.open.CopyFrom(self.open_session(request.open))
-                case "append_context":
-                    reply.append_context.CopyFrom(self.append_context(request.append_context))
-                case "close":
-                    reply.close.CopyFrom(self.close_session(request.close))
-                case _:
-                    _refuse_empty_message()
-        except Exception as error:
-            reply.error.CopyFrom(error_detail(error, "stream message"))
+            reply = self._reply(request)
+        else:
+            steps = request.steps.items
+            reply = _batch_reply(
+                steps, starmap(self.sessions.steps.answer, zip(steps, answered, strict=True))
+            )
+        reply.id = request.id
         return reply.SerializeToString()
 
-    def _check_step_count(self, requests: Sequence[pb.StepRequest]) -> None:
-        """Limit a batch to one step per possible session; up to MIN_STEP_LIMIT steps fail one by one."""
-        most = max(self._limits.max_sessions, MIN_STEP_LIMIT)
-        if len(requests) > most:
-            raise LimitExceededError(
-                "steps must not be too many for one message",
-                expected=f"at most {most}, one for each possible session",
-                got=len(requests),
-                remedy="Send them in several messages, or serve with a larger --max-sessions.",
-            )
+    def _reply(self, request: pb.StreamRequest) -> pb.StreamReply:
+        try:
+            return self._handle(request)
+        except Exception as error:
+            return pb.StreamReply(error=error_detail(error, "stream message"))
 
-    def _items(self, requests: Sequence[pb.StepRequest]) -> bytes:
-        """A serialised StepBatchReply: concatenated messages with repeated fields are one message."""
-        answers = self.sessions.step_batch(requests)
-        return b"".join(_item(request, answer) for request, answer in zip(requests, answers, strict=True))
+    def _handle(self, request: pb.StreamRequest) -> pb.StreamReply:
+        match request.WhichOneof("request"):
+            case "open":
+                return pb.StreamReply(open=self.open_session(request.open))
+            case "append_context":
+                return pb.StreamReply(append_context=self.append_context(request.append_context))
+            case "close":
+                return pb.StreamReply(close=self.close_session(request.close))
+            case "steps":
+                steps = request.steps.items
+                # one for each possible session; up to MIN_STEP_LIMIT steps fail one by one
+                most = max(self._limits.max_sessions, MIN_STEP_LIMIT)
+                if len(steps) > most:
+                    raise too_many_error("steps", most, len(steps), STEPS_REMEDY)
+                return _batch_reply(steps, self.sessions.steps.take(steps))
+        raise InvalidInputError(
+            "a stream message must hold a request",
+            expected="open, steps, append_context or close",
+            got="none",
+        )
 
     # --------------------------------------------------------------------------------------------- bulk
 
@@ -157,22 +173,30 @@ class Handlers:
         reply = pb.AddOutputsReply()
         try:
             for index, request in enumerate(requests):  # a message that is too large or late raises here
-                if index and not request.outputs:
-                    _refuse_message_without_outputs()
-                self._add(request, reply)
+                self._add(request, reply, first=index == 0)
         except SuffixError as error:
             error.message += f" ({reply.outputs} outputs of this call were stored)"
             raise
         return reply
 
-    def _add(self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply) -> None:
+    def _add(self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply, *, first: bool) -> None:
         outputs = converters.new_outputs(request, self._limits)
-        if not outputs:
-            return
-        ids = self._cache.namespace(request.namespace, request.tokenizer or None).add_outputs(outputs)
-        reply.output_ids.extend(ids)
-        reply.outputs += len(outputs)
-        reply.tokens += sum(len(output.token_ids) for output in outputs)
+        if outputs:
+            if request.tokenizer and not (namespace := self._cache.namespace(request.namespace)).tokenizer:
+                namespace.check_outputs(outputs)  # before the tokenizer is bound
+            ids = self._cache.namespace(request.namespace, request.tokenizer or None).add_outputs(outputs)
+            reply.output_ids.extend(ids)
+            reply.outputs += len(outputs)
+            reply.tokens += sum(len(output.token_ids) for output in outputs)
+        elif not first:
+            # Empty messages would extend a call's deadline without end. The first one may be empty: a client
+            # without outputs to add sends one.
+            raise InvalidInputError(
+                "outputs must hold at least one output in every message after the first",
+                expected="1 or more",
+                got=0,
+                remedy="End the call after the last output.",
+            )
 
     def export_ngrams(
         self, request: pb.ExportNgramsRequest, job: ExportJob | None = None
@@ -192,11 +216,9 @@ class Handlers:
                 _acquired(self._counting, "another export is counting", 1),
                 tempfile.TemporaryDirectory(prefix="suffixsvc-export-") as folder,
             ):
+                wanted = [RecordFile(**shared_fields(pb.NgramFile, each)) for each in request.files]
                 exported = namespace.export_ngrams(
-                    converters.record_files(request),
-                    Path(folder),
-                    context_tokens=request.context_tokens,
-                    job=job,
+                    wanted, Path(folder), context_tokens=request.context_tokens, job=job
                 )
                 # The files are unlinked before clients read them, so that a slow client cannot leak them.
                 files = [held.enter_context(each.path.open("rb")) for each in exported.files]
@@ -216,24 +238,23 @@ class Handlers:
     # ------------------------------------------------------------------------------------------- queries
 
     def list_namespaces(self, request: pb.ListNamespacesRequest) -> pb.ListNamespacesReply:
-        """The namespaces at or below a path."""
+        """The namespaces at or below a path. Paths are compared by segments: a/bc is not below a/b."""
         prefix = request.prefix.rstrip("/")
-        records = [record for record in self._cache.namespaces() if _is_at_or_below(record.path, prefix)]
         reply = pb.ListNamespacesReply()
-        for record in records:
-            stats = self._cache.namespace(record.path).stats()
-            reply.namespaces.append(converters.namespace_to_proto(record, stats.outputs, stats.tokens))
+        for record in self._cache.namespaces():
+            if not prefix or f"{record.path}/".startswith(f"{prefix}/"):
+                stats = self._cache.namespace(record.path).stats()
+                reply.namespaces.add(
+                    path=record.path, tokenizer=record.tokenizer, outputs=stats.outputs, tokens=stats.tokens
+                )
         return reply
 
     def get_stats(self, request: pb.GetStatsRequest) -> pb.GetStatsReply:
         """Statistics of one namespace, or of the whole service if none is named."""
-        if not request.namespace:
-            return self._server_stats()
-        self._require_namespace(request.namespace)
-        return converters.stats_to_proto(self._cache.namespace(request.namespace).stats())
-
-    def _server_stats(self) -> pb.GetStatsReply:
-        reply = converters.stats_to_proto(self._cache.stats())
+        if request.namespace:
+            self._require_namespace(request.namespace)
+            return _stats_reply(self._cache.namespace(request.namespace).stats())
+        reply = _stats_reply(self._cache.stats())
         reply.unkept_sessions = len(self.sessions.failed_closes)
         reply.lost_sessions = self.sessions.failed_closes.lost
         reply.store_failing = self._cache.durability() is not None
@@ -246,15 +267,11 @@ class Handlers:
         failure = self._cache.durability()
         return pb.GetServerInfoReply(
             store_failure=None if failure is None else error_detail(failure, "the store"),
-            version=self._version,
+            version=__version__,
             instance_id=self.instance_id,
-            max_message_bytes=self._limits.max_message_bytes,
-            max_session_tokens=self._limits.max_session_tokens,
-            max_draft_tokens=self._limits.max_draft_tokens,
             durable=self._durable,
-            max_outputs_per_message=self._limits.max_outputs_per_message,
-            max_segments_per_message=self._limits.max_segments_per_message,
             features=FEATURES,
+            **shared_fields(pb.GetServerInfoReply, self._limits),
         )
 
     def _require_namespace(self, path: str) -> None:
@@ -275,31 +292,21 @@ def _acquired(semaphore: threading.Semaphore, full: str, limit: int) -> Iterator
         semaphore.release()
 
 
-def _is_at_or_below(path: str, prefix: str) -> bool:
-    """Compare paths by segments: a/bc is not below a/b."""
-    return not prefix or path == prefix or path.startswith(prefix + "/")
+def _batch_reply(steps: Sequence[pb.StepRequest], answers: Iterable[bytes | Exception]) -> pb.StreamReply:
+    """The reply to a batch, in which an answer is a serialised StepBatchReply of one item."""
+    reply = pb.StreamReply()
+    reply.steps.SetInParent()
+    for step, answer in zip(steps, answers, strict=True):
+        if isinstance(answer, bytes):
+            reply.steps.MergeFromString(answer)
+        else:
+            detail = error_detail(answer, "batch step")
+            reply.steps.items.add(error=pb.StepError(session_id=step.session_id, seq=step.seq, error=detail))
+    return reply
 
 
-def _refuse_empty_message() -> NoReturn:
-    raise InvalidInputError(
-        "a stream message must hold a request", expected="open, steps, append_context or close", got="none"
-    )
-
-
-def _refuse_message_without_outputs() -> NoReturn:
-    """Empty messages would extend a call's deadline without end. The first one may be empty: a client
-    without outputs to add sends one."""
-    raise InvalidInputError(
-        "outputs must hold at least one output in every message after the first",
-        expected="1 or more",
-        got=0,
-        remedy="End the call after the last output.",
-    )
-
-
-def _item(request: pb.StepRequest, answer: bytes | Exception) -> bytes:
-    if isinstance(answer, bytes):
-        return answer
-    detail = error_detail(answer, "batch step")
-    item = pb.StepItem(error=pb.StepError(session_id=request.session_id, seq=request.seq, error=detail))
-    return pb.StepBatchReply(items=[item]).SerializeToString()
+def _stats_reply(stats: CacheStats | NamespaceStats) -> pb.GetStatsReply:
+    """The fields that reply and engine record share; the others stay 0."""
+    shared = shared_fields(pb.GetStatsReply, stats)
+    counts: dict[str, Any] = {name: int(value) for name, value in shared.items()}
+    return pb.GetStatsReply(**counts)

@@ -10,25 +10,22 @@ import structlog
 
 from suffixsvc.runtime.log_output import StderrLogger
 
-__all__ = ["LogFormat", "configure_logs"]
-
 LogFormat = Literal["auto", "console", "json"]
 
 
 def configure_logs(style: LogFormat = "auto", *, debug: bool = False) -> None:
     """Configure structlog. ``auto`` is human-readable if stderr is a terminal, else JSON."""
     readable = style == "console" or (style == "auto" and sys.stderr.isatty())
-    shared: list[structlog.typing.Processor] = [
+    processors: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=not readable),
     ]
-    tail: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-        if readable
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    )
+    if readable:
+        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+    else:
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(
-        processors=[*shared, *tail],
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if debug else logging.INFO),
         logger_factory=StderrLogger,
         cache_logger_on_first_use=False,

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-__all__ = ["recovery_progress"]
-
 log = structlog.get_logger(__name__)
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -19,32 +17,15 @@ SECONDS_BETWEEN_LINES = 5.0
 @contextlib.contextmanager
 def recovery_progress() -> Iterator[Callable[[int, int], None]]:
     """Yields ``progress(done, total)``, the callback that ``SuffixCache`` takes."""
-    if sys.stderr.isatty():
-        with _bar() as report:
-            yield report
-    else:
+    if not sys.stderr.isatty():
         yield _lines()
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Callable[[int, int], None]]:
+        return
     from rich.console import Console  # noqa: PLC0415 - slow to load, and only terminals draw
-    from rich.progress import (  # noqa: PLC0415 - slow to load, and only terminals draw
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import MofNCompleteColumn, Progress  # noqa: PLC0415 - slow to load, and only terminals draw
 
-    columns = (
-        TextColumn("recovering outputs"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("recovering outputs", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import structlog
 
-from suffixsvc import __version__
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ListenError
@@ -25,8 +24,6 @@ from suffixsvc.service.listeners.listen import parse_address, prepare
 from suffixsvc.service.logs import LogFormat, configure_logs
 from suffixsvc.service.recovery import recovery_progress
 from suffixsvc.service.server import SuffixServer
-
-__all__ = ["ServeConfig", "serve_until_signal"]
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +72,7 @@ def _serve_until_signal(config: ServeConfig) -> None:
         cache = SuffixCache(
             str(config.data), limits=config.limits, progress=progress, policies=config.policies
         )
-    try:
+    with cache:
         if config.preload is not None:
             cache.read_by_default(config.preload(cache))
         server = SuffixServer(
@@ -83,13 +80,10 @@ def _serve_until_signal(config: ServeConfig) -> None:
             addresses,
             limits=config.limits,
             durable=True,
-            version=__version__,
             insecure_network=config.insecure_network,
             max_streams=config.max_streams,
         )
         _serve(server, config)
-    finally:
-        cache.close()
     log.info("stopped")
 
 
@@ -98,15 +92,12 @@ def _serve(server: SuffixServer, config: ServeConfig) -> None:
         remove_ready_file(config.ready_file)  # a killed service may have left one
         try:
             bound = server.start()
-            _announce(config, server, bound)
+            log.info("ready", addresses=bound, data=str(config.data), pid=os.getpid())
+            instance_id = server.handlers.instance_id
+            write_ready_file(config.ready_file, addresses=bound, instance_id=instance_id)
             wait_for_stop()
-            log.info("draining", sessions=len(server.handlers.sessions))
+            log.info("draining", sessions=len(server.handlers.sessions.table))
         finally:
             committed = server.drain()
             remove_ready_file(config.ready_file)
         log.info("drained", committed_incomplete=committed)
-
-
-def _announce(config: ServeConfig, server: SuffixServer, bound: list[str]) -> None:
-    log.info("ready", addresses=bound, data=str(config.data), pid=os.getpid())
-    write_ready_file(config.ready_file, addresses=bound, instance_id=server.handlers.instance_id)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -42,8 +42,6 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
 
-__all__ = ["SuffixServer"]
-
 log = structlog.get_logger(__name__)
 
 HEALTH_NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -72,7 +70,6 @@ class SuffixServer:
         *,
         limits: Limits | None = None,
         durable: bool = False,
-        version: str = "",
         insecure_network: bool = False,
         max_streams: int = 512,
     ) -> None:
@@ -80,35 +77,34 @@ class SuffixServer:
         self._insecure_network = insecure_network
         self._limits = limits or Limits()
         self._max_streams = max_streams
-        self.handlers = Handlers(cache, self._limits, durable=durable, version=version)
+        self.handlers = Handlers(cache, self._limits, durable=durable)
         self._stalled = StalledCalls()
         self._servicer = SuffixCacheServicer(self.handlers, self._stalled)
         self._health = HealthServicer()
         self._cache = cache
-        self._tasks = self._background_tasks()
-        self.handlers.background_tasks = self._tasks
+        self.handlers.background_tasks = self._background_tasks()
         admission = Admission(max_streams)
         self._interceptor = CallInterceptor(admission, self.handlers.readers, self._stalled)
         self._server = self._assemble(admission.threads)
-        self._sockets: list[tuple[str, int]] = []
+        #: inodes of the socket files, by path
+        self._sockets: dict[str, int] = {}
         self._direct: list[DirectSocket] = []
 
     def _background_tasks(self) -> list[PeriodicTask]:
         """One thread per task, so that a task that blocks or fails does not delay the others."""
         period = min(LONGEST_EXPIRY_PERIOD_SECONDS, self._limits.session_idle_seconds / 4)
-
-        def task(name: str, work: Callable[[], object], seconds: float = period) -> PeriodicTask:
-            # the back-off after failures stays close to the period
-            return PeriodicTask(
+        # the back-off after failures stays close to the period
+        return [
+            PeriodicTask(
                 name, work, period_seconds=seconds, longest_pause_seconds=LONGEST_EXPIRY_PERIOD_SECONDS
             )
-
-        return [
-            task("expire-sessions", self._expire_sessions),
-            task("expire-outputs", self._expire_outputs),
-            task("evict", self._evict),
-            task("durability", self._report_durability, CHECK_INTERVAL_SECONDS),
-            task("stalled-calls", self._stalled.cancel_overdue, CHECK_INTERVAL_SECONDS),
+            for name, work, seconds in (
+                ("expire-sessions", self._expire_sessions, period),
+                ("expire-outputs", self._expire_outputs, period),
+                ("evict", self._evict, period),
+                ("durability", self._report_durability, CHECK_INTERVAL_SECONDS),
+                ("stalled-calls", self._stalled.cancel_overdue, CHECK_INTERVAL_SECONDS),
+            )
         ]
 
     def _assemble(self, threads: int) -> grpc.Server:
@@ -122,7 +118,8 @@ class SuffixServer:
                 ("grpc.max_send_message_length", self._limits.max_message_bytes),
             ],
         )
-        suffix_cache_pb2_grpc.add_SuffixCacheServicer_to_server(self._servicer, server)
+        servicer: Any = self._servicer  # has the methods, not the base class
+        suffix_cache_pb2_grpc.add_SuffixCacheServicer_to_server(servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME), server)
         return server
@@ -142,7 +139,7 @@ class SuffixServer:
             direct.start()
         self._set_health(serving=True)
         self._report_durability()
-        for task in self._tasks:
+        for task in self.handlers.background_tasks:
             task.start()
         return bound
 
@@ -154,7 +151,7 @@ class SuffixServer:
         except RuntimeError as error:
             raise bind_error(address, error) from None
         if isinstance(address, UnixAddress):
-            self._sockets.append((address.path, os.stat(address.path).st_ino))
+            self._sockets[address.path] = os.stat(address.path).st_ino
             require_own_socket(address)
             self._bind_direct(address)
             return str(address)
@@ -166,10 +163,15 @@ class SuffixServer:
         if address is None:
             log.info("no direct socket: its path would be too long", beside=grpc_address.path)
             return
-        most, dispatcher = self._limits.max_message_bytes, self.handlers.sessions.dispatcher
-        direct = DirectSocket(address, dispatcher, self._servicer.answer_remaining, most, self._max_streams)
+        direct = DirectSocket(
+            address,
+            self.handlers.sessions.table.dispatcher,
+            self.handlers.answer_remaining,
+            self._limits.max_message_bytes,
+            self._max_streams,
+        )
         self._direct.append(direct)
-        self._sockets.append((address.path, direct.inode))
+        self._sockets[address.path] = direct.inode
 
     def drain(self) -> int:
         """Refuse new calls, finish calls in flight and end live sessions.
@@ -180,7 +182,7 @@ class SuffixServer:
         self._set_health(serving=False)
         self._servicer.drain()
         self._interceptor.drain()
-        for task in self._tasks:
+        for task in self.handlers.background_tasks:
             task.stop()
         self._health.set(DURABILITY_NAME, serving=False)
         stopped = self._server.stop(STOP_GRACE_SECONDS)
@@ -195,7 +197,7 @@ class SuffixServer:
 
     def _remove_sockets(self) -> None:
         """Remove the socket files unless another server has replaced them."""
-        for path, inode in self._sockets:
+        for path, inode in self._sockets.items():
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(path).st_ino == inode:
                     os.unlink(path)

@@ -1,28 +1,23 @@
-"""gRPC servicer: passes every method to its handler. Exceptions are mapped to statuses in interceptor.py."""
+"""gRPC servicer: binds every method to its handler. Exceptions are mapped to statuses in interceptor.py."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import grpc
 
-from suffixsvc.core import Refusal
 from suffixsvc.engine import ExportJob
-from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.service.calls.stalls import StalledCalls
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc.v1 import suffix_cache_pb2_grpc
-
-__all__ = ["SuffixCacheServicer"]
 
 #: time within which a client has to read each piece of an export
 STALLED_SECONDS: Final = 60.0
 
 
-class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
+class SuffixCacheServicer:
     """Servicer of suffixsvc.v1.SuffixCache. Every call, a stream too, occupies a thread until it ends."""
 
     def __init__(self, handlers: Handlers, stalled: StalledCalls) -> None:
@@ -30,66 +25,21 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         self._stalled = stalled
         #: the exports in progress
         self._exports: set[ExportJob] = set()
-        self.draining = False
+        for method in pb.DESCRIPTOR.services_by_name["SuffixCache"].methods_by_name:
+            if method not in ("Stream", "ExportNgrams"):
+                setattr(self, method, _servicer_method(handlers, method))
 
     def drain(self) -> None:
         """Refuse new messages and cancel exports."""
-        self.draining = True
-        self._handlers.sessions.dispatcher.close()
+        self._handlers.start_draining()
         for job in tuple(self._exports):
             job.cancel()
 
-    def Stream(  # type: ignore[override] # noqa: N802 - messages stay bytes (see interceptor.py); gRPC's method name
+    def Stream(  # noqa: N802 - gRPC's method name
         self, request_iterator: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
-        """Answer the serialised messages of a stream; see :meth:`answer`."""
-        for request in request_iterator:
-            yield self.answer(request)
-
-    def answer(self, request: bytes) -> bytes:
-        """Answer a serialised StreamRequest with a serialised StreamReply."""
-        self._refuse_while_draining()
-        return self._handlers.message_bytes(request)
-
-    def answer_remaining(self, request: bytes, answered: Sequence[bytes | Refusal] | None) -> bytes:
-        """Answer what the dispatcher left of a message; see :meth:`Handlers.answer_remaining`."""
-        if answered is None:
-            self._refuse_while_draining()
-        return self._handlers.answer_remaining(request, answered)
-
-    def _refuse_while_draining(self) -> None:
-        if self.draining:
-            raise ServiceUnavailableError(
-                "the service is shutting down", remedy="Connect again; sessions can be resumed."
-            )
-
-    def OpenSession(  # noqa: N802 - gRPC's method name
-        self, request: pb.OpenSessionRequest, context: grpc.ServicerContext
-    ) -> pb.OpenSessionReply:
-        """See :meth:`Handlers.open_session`."""
-        return self._handlers.open_session(request)
-
-    def Step(self, request: pb.StepRequest, context: grpc.ServicerContext) -> pb.StepReply:  # noqa: N802 - gRPC's method name
-        """See :meth:`Handlers.step`."""
-        return self._handlers.step(request)
-
-    def AppendContext(  # noqa: N802 - gRPC's method name
-        self, request: pb.AppendContextRequest, context: grpc.ServicerContext
-    ) -> pb.AppendContextReply:
-        """See :meth:`Handlers.append_context`."""
-        return self._handlers.append_context(request)
-
-    def CloseSession(  # noqa: N802 - gRPC's method name
-        self, request: pb.CloseSessionRequest, context: grpc.ServicerContext
-    ) -> pb.CloseSessionReply:
-        """See :meth:`Handlers.close_session`."""
-        return self._handlers.close_session(request)
-
-    def AddOutputs(  # noqa: N802 - gRPC's method name
-        self, request_iterator: Iterator[pb.AddOutputsRequest], context: grpc.ServicerContext
-    ) -> pb.AddOutputsReply:
-        """See :meth:`Handlers.add_outputs`."""
-        return self._handlers.add_outputs(request_iterator)
+        """Answer the messages of a stream, which stay bytes; see :meth:`Handlers.message_bytes`."""
+        return map(self._handlers.message_bytes, request_iterator)
 
     def ExportNgrams(  # noqa: N802 - gRPC's method name
         self, request: pb.ExportNgramsRequest, context: grpc.ServicerContext
@@ -98,7 +48,7 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         job = ExportJob()
         self._exports.add(job)
         try:
-            self._refuse_while_draining()
+            self._handlers.refuse_while_draining()
             # The callback runs at the end of the call, also if the client disconnects.
             if not context.add_callback(job.cancel):
                 return  # the call has ended already
@@ -112,28 +62,6 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         finally:
             self._exports.discard(job)
 
-    def Forget(self, request: pb.ForgetRequest, context: grpc.ServicerContext) -> pb.ForgetReply:  # noqa: N802 - gRPC's method name
-        """See :meth:`Handlers.forget`."""
-        return self._handlers.forget(request)
 
-    def DeleteNamespace(  # noqa: N802 - gRPC's method name
-        self, request: pb.DeleteNamespaceRequest, context: grpc.ServicerContext
-    ) -> pb.DeleteNamespaceReply:
-        """See :meth:`Handlers.delete_namespace`."""
-        return self._handlers.delete_namespace(request)
-
-    def ListNamespaces(  # noqa: N802 - gRPC's method name
-        self, request: pb.ListNamespacesRequest, context: grpc.ServicerContext
-    ) -> pb.ListNamespacesReply:
-        """See :meth:`Handlers.list_namespaces`."""
-        return self._handlers.list_namespaces(request)
-
-    def GetStats(self, request: pb.GetStatsRequest, context: grpc.ServicerContext) -> pb.GetStatsReply:  # noqa: N802 - gRPC's method name
-        """See :meth:`Handlers.get_stats`."""
-        return self._handlers.get_stats(request)
-
-    def GetServerInfo(  # noqa: N802 - gRPC's method name
-        self, request: pb.GetServerInfoRequest, context: grpc.ServicerContext
-    ) -> pb.GetServerInfoReply:
-        """See :meth:`Handlers.get_server_info`."""
-        return self._handlers.get_server_info(request)
+def _servicer_method(handlers: Handlers, method: str) -> Callable[[Any, grpc.ServicerContext], Any]:
+    return lambda request, _context: handlers.of(method)(request)

@@ -14,12 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LmdbStore", "MemoryStore"]
 
-_MODULES = {"LmdbStore": "suffixsvc.store.lmdb_store", "MemoryStore": "suffixsvc.store.memory_store"}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    modules = {"LmdbStore": "lmdb_store", "MemoryStore": "memory_store"}
+    if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+    return getattr(import_module(f"{__name__}.{modules[name]}"), name)

@@ -11,25 +11,21 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError
 from suffixsvc.transport.peer_credentials import CheckedSocket, ExpectedPeer, socket_path
-
-__all__ = ["Channels", "SharedChannel", "close_channel"]
 
 C = TypeVar("C")
 
 
 @dataclass(eq=False, slots=True)
 class SharedChannel(Generic[C]):
-    """A reference-counted channel, its socket, and its multicallables."""
+    """A reference-counted channel, and its socket."""
 
     channel: C
     socket: CheckedSocket | None
-    #: multicallables, by method
-    calls: dict[str, Any] = field(default_factory=dict)
     #: calls that have not ended
     active_calls: int = 0
 
@@ -136,7 +132,7 @@ class Channels(Generic[C]):
 
     def _end(self, held: SharedChannel[C]) -> None:
         # gRPC may connect until the channel is closed: only then may the descriptor in the address be reused
-        self._disconnect(held.channel, _nothing if held.socket is None else held.socket.close)
+        self._disconnect(held.channel, (lambda: None) if held.socket is None else held.socket.close)
 
 
 class _Closeable(Protocol):
@@ -161,7 +157,3 @@ def _checked_target(target: str, peer: ExpectedPeer) -> str:
             remedy="Leave out what stands before HOST." if "://" in text else None,
         )
     return target
-
-
-def _nothing() -> None:
-    """Do nothing: there is no socket to close."""

@@ -26,15 +26,6 @@ from typing import Final
 
 from suffixsvc.errors import ServiceUnavailableError
 
-__all__ = [
-    "AbsentPeerError",
-    "CheckedSocket",
-    "ExpectedPeer",
-    "require_trusted_peer",
-    "resolve_socket_paths",
-    "socket_path",
-]
-
 _PEER_CREDENTIALS: Final[int | None] = getattr(socket, "SO_PEERCRED", None)
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 #: timeout of a check: the backlog of the socket may be full

@@ -47,13 +47,21 @@ def test_the_environment_and_over_it_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("given", "environ", "says"),
     [
-        ({"namspace": "a"}, {}, "unknown setting 'namspace'"),
-        ({}, {"SUFFIXSVC_ADAPTER_TRAGET": "unix:/x"}, "unknown setting 'traget'"),
-        ({"verify_cost": "0.1"}, {}, "verify_cost must be a number"),
-        ({"max_sequences": True}, {}, "max_sequences must be an int"),
-        ({"reads": "a,b"}, {}, "reads must be a list of namespaces"),
-        ({"namespace": 3}, {}, "namespace must be a string"),
-        ({}, {"SUFFIXSVC_ADAPTER_MAX_SEQUENCES": "many"}, "SUFFIXSVC_ADAPTER_MAX_SEQUENCES must be an int"),
+        ({"namspace": "a"}, {}, "settings must be valid at namspace; expected target, .*; got namspace"),
+        (
+            {},
+            {"SUFFIXSVC_ADAPTER_TRAGET": "unix:/x"},
+            "SUFFIXSVC_ADAPTER_TRAGET must be valid at traget; expected target, ",
+        ),
+        ({"verify_cost": "0.1"}, {}, "at verify_cost; expected a valid number; got '0.1'"),
+        ({"max_sequences": True}, {}, "at max_sequences; expected a valid integer; got True"),
+        ({"reads": "a,b"}, {}, "at reads; expected a valid array; got 'a,b'"),
+        ({"namespace": 3}, {}, "at namespace; expected a valid string; got 3"),
+        (
+            {},
+            {"SUFFIXSVC_ADAPTER_MAX_SEQUENCES": "many"},
+            "_MAX_SEQUENCES must be valid at max_sequences; expected a valid integer; got 'many'",
+        ),
         ({"target": "unix:/x", "data": "/y"}, {}, "target and data must not both be set"),
         ({"step_timeout_s": 0.1}, {}, "step_timeout_s must only be set together with target"),
         ([1], {}, "must be a mapping"),
@@ -65,8 +73,10 @@ def test_invalid_settings_are_refused(given: Any, environ: dict[str, str], says:
 
 
 def test_a_namespace_is_checked_at_the_start() -> None:
-    with pytest.raises(InvalidNamespaceError):
+    with pytest.raises(InvalidConfigError, match="at namespace"):
         read_settings({"namespace": "//"}, {})
+    with pytest.raises(InvalidNamespaceError):
+        AdapterSettings(namespace="//")
 
 
 def test_a_folder_remembers_and_is_taken_by_one_process_at_a_time(tmp_path: Path) -> None:

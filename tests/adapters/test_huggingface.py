@@ -22,6 +22,7 @@ transformers = pytest.importorskip("transformers")
 
 from suffixsvc_adapters import TrackerConfig  # noqa: E402
 from suffixsvc_adapters.huggingface import SuffixCandidates, SuffixDecoding  # noqa: E402
+from support.engine_parts import parts_of  # noqa: E402
 
 VOCAB = 61
 PROMPTS = ([3, 4, 5], [7, 8, 9, 7, 8], [3, 4, 5], [7, 8, 9, 7, 8])
@@ -78,7 +79,7 @@ def test_tokens_are_those_of_plain_generate(model: Any, cache: SuffixCache, deco
     assert stats.opened == len(PROMPTS)
     assert stats.accepted > 100  # of 240: the second half is the first half again
     decoding.tracker.flush()
-    kept = [stored.output.token_ids.tolist() for stored in cache._store.scan("tiny")]
+    kept = [stored.output.token_ids.tolist() for stored in parts_of(cache).store.scan("tiny")]
     assert kept == [generate(model, prompt)[len(prompt) :] for prompt in PROMPTS]  # to the last token
 
 

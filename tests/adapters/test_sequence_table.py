@@ -7,8 +7,8 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from suffixsvc_adapters.live_sequence import LiveSequence, View
-from suffixsvc_adapters.sequence_table import SequenceTable
+from suffixsvc_adapters.tracking.live_sequence import LiveSequence, View
+from suffixsvc_adapters.tracking.sequence_table import SequenceTable
 
 
 class Engine:

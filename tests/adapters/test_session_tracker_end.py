@@ -15,7 +15,7 @@ import structlog
 
 from suffixsvc import SuffixCache
 from suffixsvc_adapters import DraftRequest, SessionTracker, TrackerConfig
-from suffixsvc_adapters.async_close import SessionCloser
+from suffixsvc_adapters.tracking.async_close import SessionCloser
 from support.serving import eventually
 from support.tracker_oracle import NAMESPACE, TEXT, RecordingNamespace, stored_tokens
 

@@ -23,7 +23,8 @@ from suffixsvc_adapters.sglang_ngram import (
     before_prepare_draft_tokens,
     register,
 )
-from suffixsvc_adapters.tree_mask import tree_and_mask
+from suffixsvc_adapters.tracking.tree_mask import tree_and_mask
+from support.engine_parts import parts_of
 from support.recorded_calls import Call
 from support.sglang_ngram_worker import NgramWorker
 
@@ -58,7 +59,7 @@ def test_a_batch_writes_its_texts_and_they_are_kept(
     assert sorted(worker.texts) == sorted(call.response for call in recorded[:20])
     with SuffixCache(folder) as cache:
         cache.check()
-        kept = [tuple(stored.output.token_ids.tolist()) for stored in cache._store.scan("sglang")]
+        kept = [tuple(stored.output.token_ids.tolist()) for stored in parts_of(cache).store.scan("sglang")]
     # what the last step of a request wrote is never shown; else nothing is missing and nothing is added
     for call in recorded[:20]:
         ends = [len(call.response) - len(k) for k in kept if call.response[: len(k)] == k]
@@ -138,7 +139,7 @@ def test_without_its_prompt_a_request_is_drafted_for_from_its_tail() -> None:
         corpus.erase_match_state(["x", "never heard of"])
         tracker.flush()
         assert tracker.stats.live == 1
-        assert [s.output.token_ids.tolist() for s in cache._store.scan("a")] == [[1, 2, 3]]
+        assert [s.output.token_ids.tolist() for s in parts_of(cache).store.scan("a")] == [[1, 2, 3]]
 
 
 def test_a_request_that_was_retracted_begins_anew() -> None:
@@ -157,7 +158,7 @@ def test_a_request_that_was_retracted_begins_anew() -> None:
         ask([*wrote, 73])
         corpus.reset()
         tracker.flush()
-        kept = [stored.output.token_ids.tolist() for stored in cache._store.scan("a")]
+        kept = [stored.output.token_ids.tolist() for stored in parts_of(cache).store.scan("a")]
         assert kept == [wrote, [*wrote, 73]]
 
 

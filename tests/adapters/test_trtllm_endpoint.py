@@ -21,6 +21,7 @@ from suffixsvc import SuffixCache
 from suffixsvc.errors import ListenError
 from suffixsvc_adapters import SessionTracker, TrackerConfig
 from suffixsvc_adapters.trtllm_endpoint import MAX_BODY_BYTES, TRTLLM_CONFIG, DraftEndpoint, main
+from support.engine_parts import parts_of
 from support.recorded_calls import Call
 from support.serving import PATIENCE_S, eventually
 from support.trtllm_api_drafter import Drafter
@@ -71,7 +72,7 @@ def test_a_drafter_writes_its_texts_and_they_are_kept(
     assert drafter.rates.accepted > drafter.rates.tokens / 3
     endpoint.tracker.end_all()
     endpoint.tracker.flush()
-    kept = [tuple(stored.output.token_ids.tolist()) for stored in cache._store.scan("trt")]
+    kept = [tuple(stored.output.token_ids.tolist()) for stored in parts_of(cache).store.scan("trt")]
     assert len(kept) == len(calls)
     for output, call in zip(kept, calls, strict=True):
         # from the first token of its own on; what the last step wrote is never shown

@@ -22,6 +22,7 @@ import pytest
 
 from suffixsvc import SuffixCache
 from support import vllm_run
+from support.engine_parts import parts_of
 
 pytestmark = [
     pytest.mark.adapters,
@@ -37,7 +38,7 @@ PATIENCE_S = 600.0
 def stored(folder: Path) -> Counter[tuple[int, ...]]:
     with SuffixCache(folder) as cache:
         cache.check()
-        return Counter(tuple(one.output.token_ids.tolist()) for one in cache._store.scan("vllm"))
+        return Counter(tuple(one.output.token_ids.tolist()) for one in parts_of(cache).store.scan("vllm"))
 
 
 #: smollm2's end of a turn, and its "."

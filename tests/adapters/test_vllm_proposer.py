@@ -17,6 +17,7 @@ import structlog
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc_adapters.vllm_proposer import SuffixProposer
+from support.engine_parts import parts_of
 from support.recorded_calls import Call
 from support.serving import eventually, serving, socket_dir
 from support.vllm_model_runner import END_OF_SEQUENCE, Rows, Sampling, as_recorded
@@ -43,7 +44,9 @@ def config(drafted: int = 8, rows: int = 4, length: int = LENGTH, rank: int = 0,
 def kept(folder: Path) -> list[tuple[int, ...]]:
     with SuffixCache(folder) as cache:
         cache.check()
-        return sorted(tuple(stored.output.token_ids.tolist()) for stored in cache._store.scan("vllm"))
+        return sorted(
+            tuple(stored.output.token_ids.tolist()) for stored in parts_of(cache).store.scan("vllm")
+        )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -161,7 +164,7 @@ def test_where_only_rows_are_known_the_models_ends_of_text_end_a_response(
             if lacks == "requests":
                 rows.requests = None
             else:
-                for request in rows._waiting:
+                for request in rows.waiting:
                     del request.sampling_params
             while rows.step(proposer):
                 pass
@@ -189,7 +192,7 @@ class OddCalls:
         slot_mappings: object = None,
     ) -> list[list[int]]:
         self.steps += 1
-        ends = any(len(row.output_token_ids) >= len(row.call.response) for row in self.rows._rows)
+        ends = any(len(row.output_token_ids) >= len(row.call.response) for row in self.rows.rows)
         if self.odd(self.steps) and not ends:
             self.odd_steps += 1
             token_ids_cpu = token_ids_cpu.copy()
@@ -276,7 +279,7 @@ def test_a_request_that_is_aborted_is_kept_and_one_that_is_preempted_is_spared(
     for _ in range(3):
         rows.step(proposer)
     rows.preempt(1)
-    held = rows._waiting.popleft()
+    held = rows.waiting.popleft()
     rows.abort(0)
     (aborted,) = rows.texts
     assert 0 < len(aborted) < len(calls[0].response)
@@ -287,7 +290,7 @@ def test_a_request_that_is_aborted_is_kept_and_one_that_is_preempted_is_spared(
     )
     time.sleep(0.2)  # idle_seconds, several times
     assert (proposer.stats.closed, proposer.stats.live) == (2, 1)
-    rows._waiting.append(held)
+    rows.waiting.append(held)
     while rows.step(proposer):
         pass
     proposer.close()
@@ -307,10 +310,10 @@ def test_preempted_requests_make_no_room_for_new_ones(recorded: list[Call], tmp_
         for _ in range(3):
             rows.step(proposer)
         rows.preempt(0)
-        held.append(rows._waiting.popleft())
+        held.append(rows.waiting.popleft())
     assert (proposer.stats.live, proposer.stats.closed) == (8, 0)
     for request in held:
-        rows._waiting.append(request)
+        rows.waiting.append(request)
         while rows.step(proposer):
             pass
     proposer.close()
@@ -383,12 +386,11 @@ def test_rows_are_stepped_in_one_message_through_a_service(recorded: list[Call])
         proposer.close()
         assert proposer.stats.failures == 0
         assert rows.rates.accepted > rows.rates.tokens / 3
-        total = sum(len(call.response) for call in recorded[:12])
-        assert cache.namespace("vllm").stats().tokens == total
+        assert cache.namespace("vllm").stats().tokens == sum(len(call.response) for call in recorded[:12])
 
 
 def test_invalid_settings_keep_vllm_from_starting() -> None:
-    with pytest.raises(InvalidConfigError, match="unknown setting 'namspace'"):
+    with pytest.raises(InvalidConfigError, match="settings must be valid at namspace"):
         SuffixProposer(config(namspace="x"))
     wrong = config()
     wrong.additional_config = {"suffixsvc": "unix:/run/x"}

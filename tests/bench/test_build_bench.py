@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from suffixsvc.errors import InvalidInputError, StoreError
 from suffixsvc_bench.build.options import SECTIONS, BuildBenchOptions
-from suffixsvc_bench.build.processes import run_part, run_program
 from suffixsvc_bench.build.run import run_build_bench
 from suffixsvc_bench.build.tables import build_grids
 from suffixsvc_bench.build.texts import source_text, synthetic_outputs, write_ids
-from suffixsvc_bench.page import publish
+from suffixsvc_bench.measured_process import run_part, run_program
+from suffixsvc_bench.page.publish import publish
 from suffixsvc_caches.logs import ReadOptions, ReadReport, find_logs, read_calls
 from suffixsvc_cli.bench.build import bench_build
 
@@ -97,8 +97,6 @@ def test_the_page_has_a_section_for_it(results: dict[str, Any], tmp_path: Path) 
     publish(tmp_path, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "## Building caches" in text
-    assert "suffixsvc bench build --section tokens --section memory" in text
-    assert "--logs recorded_demo.jsonl.gz" in text
     assert str(LOG.parent) not in text
 
 
@@ -157,7 +155,6 @@ def test_the_text_of_every_machine_has_its_size_and_no_newline_at_its_end(tmp_pa
 def test_what_cannot_work_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     for wrong in (
         {"sections": ("odd",)},
-        {"tokens": 10},
         {"llama_bin": tmp_path},
         {"logs": (tmp_path / "none.jsonl",)},
         {"llama_bin": tmp_path, "target": LOG},  # no program there
@@ -166,13 +163,18 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(tmp_path: Path)
             BuildBenchOptions(**wrong)  # type: ignore[arg-type] # what callers may send
     app = typer.Typer()
     app.command()(bench_build)
-    for arguments in (["--tokens", "12Q"], ["--memory", "much"], ["--folder", str(tmp_path / "none")]):
+    for arguments in (
+        ["--tokens", "12Q"],
+        ["--records", "10"],
+        ["--memory", "much"],
+        ["--folder", str(tmp_path / "none")],
+    ):
         assert isinstance(CliRunner().invoke(app, arguments).exception, InvalidInputError)
 
 
 def test_a_part_that_fails_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"data\.mdb"):
-        run_part("export_folder", data=tmp_path, folder=tmp_path)
+        run_part("suffixsvc_bench.build.part", "export_folder", data=tmp_path, folder=tmp_path)
     with pytest.raises(StoreError, match="failed"):
         run_program([sys.executable, "-c", "raise SystemExit(3)"])
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from suffixsvc.errors import InvalidCostError, InvalidInputError, ModelError
-from suffixsvc_bench.decode.figures import Pair, ratio_against, ratio_of, row_of
+from suffixsvc_bench.decode.figures import ratio_against, ratio_of, row_of
+from suffixsvc_bench.decode.options import DecodeOptions
 from suffixsvc_bench.decode.pricing.supplied_costs import (
     ASSUMED,
     SHIPPED_COSTS,
@@ -24,9 +25,9 @@ from suffixsvc_bench.decode.variants.best import Best, best_of, write_best
 from suffixsvc_bench.decode.variants.programs import parse_statistics
 from suffixsvc_bench.decode.variants.variants import settings_for
 from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job
-from suffixsvc_bench.decode.workload.outcome import Outcome
 from suffixsvc_bench.decode.workload.prepared import PreparedAnswers
 from suffixsvc_bench.speculation.model_fixture import FixtureOptions
+from suffixsvc_bench.speculation.paired import Outcome, Pair
 from suffixsvc_driver.profile.settings_file import read_settings
 from suffixsvc_driver.sampling.settings import GREEDY
 from suffixsvc_driver.settings.driver_config import Controller, LayerKind, Policy
@@ -76,11 +77,14 @@ def test_one_variant_over_another_uses_the_same_rounds() -> None:
 
 def test_what_is_compared() -> None:
     made = settings_for(
-        policies=["expected-gain", "fixed-k", "first-match", "class-k", "adaptive-k"],
-        ks=[4, 32],
-        layers=["all", "prompt-lookup+suffix"],
-        sampling=GREEDY,
-        model_class=ModelClass.MOE,
+        DecodeOptions(
+            Path("m.gguf"),
+            policies=("expected-gain", "fixed-k", "first-match", "class-k", "adaptive-k"),
+            ks=(4, 32),
+            layers=("all", "prompt-lookup+suffix"),
+        ),
+        GREEDY,
+        ModelClass.MOE,
     )
     assert [s.name for s in made] == [
         "expected-gain", "expected-gain, prompt-lookup+suffix", "K = 4", "K = 32", "adaptive-k", "class-k",
@@ -88,9 +92,9 @@ def test_what_is_compared() -> None:
     assert made[1].layers == (LayerKind.PROMPT_LOOKUP, LayerKind.SUFFIX)
     assert made[3].config.policy is Policy.FIRST_MATCH
     assert made[3].config.controller is Controller.FIXED
-    for wrong in ({"policies": ["best"]}, {"policies": ["expected-gain"], "layers": ["lookup"]}):
+    for wrong in ({"policies": ("best",)}, {"layers": ("lookup",)}):
         with pytest.raises(InvalidInputError, match="must"):
-            settings_for(**{"ks": [], "layers": ["all"], "sampling": GREEDY, "model_class": None, **wrong})  # type: ignore[arg-type]  # mixed values
+            settings_for(DecodeOptions(Path("m.gguf"), **wrong), GREEDY, ModelClass.MOE)  # type: ignore[arg-type]  # mixed values
 
 
 # -- other programs
@@ -171,10 +175,12 @@ def test_invalid_prices(tmp_path: Path, change: dict[str, Any], match: str) -> N
 def test_a_text_that_is_known_costs_what_the_curve_says() -> None:
     """The same answer twice: the second time it is drafted whole, at one wide step."""
     text = tuple(np.random.default_rng(3).integers(0, 500, 60).tolist())
-    job = Job("w", "j", "agent", (1, 2, 3), 60)
+    job = Job("j", "agent", (1, 2, 3), 60)
     costs = read_supplied_costs("gpu")
     settings = settings_for(
-        policies=["expected-gain", "fixed-k"], ks=[4], layers=["all"], sampling=GREEDY, model_class=None
+        DecodeOptions(Path("m.gguf"), policies=("expected-gain", "fixed-k"), ks=(4,), layers=("all",)),
+        GREEDY,
+        ModelClass.MOE,
     )
     cold = replay_at_costs("w", [AnsweredJob(job, text)], [], settings, costs, 512, frozenset(), None)
     warm = replay_at_costs(
@@ -200,11 +206,11 @@ def ways(**seconds: Sequence[float]) -> dict[str, list[Pair]]:
 BOTH = {
     setting.name: setting
     for setting in settings_for(
-        policies=["expected-gain", "fixed-k", "plain"],
-        ks=[8],
-        layers=["all"],
-        sampling=GREEDY,
-        model_class=None,
+        DecodeOptions(
+            Path("m.gguf"), policies=("expected-gain", "fixed-k", "plain"), ks=(8,), layers=("all",)
+        ),
+        GREEDY,
+        ModelClass.MOE,
     )
 }
 
@@ -260,7 +266,7 @@ def test_prepared_answers_are_written_once_and_belong_to_their_model(tmp_path: P
         return [7, 8]
 
     path = tmp_path / "prepared.json"
-    first, second = Job("w", "j0", "agent", (1, 2), 8), Job("w", "other", "agent", (9,), 8)
+    first, second = Job("j0", "agent", (1, 2), 8), Job("other", "agent", (9,), 8)
     kept = PreparedAnswers(path, "model-a", write)
     assert (kept(first), kept(first), kept(second)) == ([7, 8], [7, 8], [7, 8])
     assert answered == ["j0", "other"]

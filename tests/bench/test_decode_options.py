@@ -11,10 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, SuffixError
+from suffixsvc_bench.decode.checks import check_options
 from suffixsvc_bench.decode.options import DecodeOptions
-from suffixsvc_bench.decode.pricing.supplied_costs import read_supplied_costs
 from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid
-from suffixsvc_bench.speculation.model_fixture import FixtureOptions
 from suffixsvc_cli.bench import app
 from suffixsvc_driver.profile.settings_file import read_settings
 from support.tiny_kinds import KINDS
@@ -23,13 +22,13 @@ from support.tiny_kinds import KINDS
 @pytest.fixture
 def options(tmp_path: Path) -> DecodeOptions:
     target = KINDS["moe"](tmp_path / "moe.gguf", seed=1)
-    return DecodeOptions(FixtureOptions(target, None, 1, 2048, 16), ["chat"], 3, 1)
+    return DecodeOptions(target, workloads=("chat",), calls=3, rounds=1, threads=1, max_width=16)
 
 
 def test_valid_options_pass(options: DecodeOptions) -> None:
-    options.check()
-    replace(options, policies=["fixed-k", "class-k"], ks=[4], temperatures=[0.5]).check()
-    replace(options, experts=[None, 1, 2], supplied_costs=[read_supplied_costs("gpu")]).check()
+    check_options(options)
+    check_options(replace(options, policies=("fixed-k", "class-k"), ks=(4,), temperatures=(0.5,)))
+    check_options(replace(options, experts=(None, 1, 2), prices=("gpu",)))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_valid_options_pass(options: DecodeOptions) -> None:
         ({"layers": ["foo"]}, "--layers must name known layers"),
         ({"layers": ["draft-model"]}, "--draft must be given"),
         ({"policies": ["adaptive-k"], "layers": ["suffix"]}, "--policy must include expected-gain"),
-        ({"temperatures": [0.7], "supplied_costs": ["gpu"]}, "--temperature must include 0"),
+        ({"temperatures": [0.7], "prices": ["gpu"]}, "--temperature must include 0"),
         ({"experts": []}, "--experts must have at least one value"),
         ({"experts": [99]}, "experts_used must be in 1"),
         ({"llama_bin": Path("/")}, "no llama-server"),
@@ -56,25 +55,22 @@ def test_valid_options_pass(options: DecodeOptions) -> None:
     ],
 )
 def test_invalid_options_are_refused(options: DecodeOptions, change: dict[str, Any], match: str) -> None:
-    if "supplied_costs" in change:
-        change = change | {"supplied_costs": [read_supplied_costs(name) for name in change["supplied_costs"]]}
+    change = {name: tuple(value) if isinstance(value, list) else value for name, value in change.items()}
     with pytest.raises((InvalidInputError, InvalidConfigError), match=match):
-        replace(options, **change).check()
+        check_options(replace(options, **change))
 
 
 def test_missing_programs_of_llama_cpp_are_named(options: DecodeOptions, tmp_path: Path) -> None:
     (tmp_path / "llama-server").touch()
     servers = replace(options, llama_bin=tmp_path)
-    servers.check()
+    check_options(servers)
     with pytest.raises(InvalidInputError, match="no llama-lookup"):
-        replace(servers, llama_programs=True).check()
+        check_options(replace(servers, llama_programs=True))
     (tmp_path / "llama-lookup").touch()
-    replace(servers, llama_programs=True).check()
-    drafting = replace(
-        servers, fixture=replace(servers.fixture, draft=tmp_path / "draft.gguf"), llama_programs=True
-    )
+    check_options(replace(servers, llama_programs=True))
+    drafting = replace(servers, draft=tmp_path / "draft.gguf", llama_programs=True)
     with pytest.raises(InvalidInputError, match="no llama-speculative-simple, llama-speculative"):
-        drafting.check()
+        check_options(drafting)
 
 
 def test_an_empty_list_is_refused_by_the_command(real_model: Path) -> None:

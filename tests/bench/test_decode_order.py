@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,12 +11,13 @@ import pytest
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ModelError
 from suffixsvc.types import BackendNamespace
+from suffixsvc_bench.decode.options import DecodeOptions
 from suffixsvc_bench.decode.run import run_workload
 from suffixsvc_bench.decode.variants.variants import DriverVariant, settings_for
 from suffixsvc_bench.decode.workload.interleaving import AnswerSteps, Stopwatch, interleave, timed
 from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job, Workload
-from suffixsvc_bench.decode.workload.outcome import Outcome
 from suffixsvc_bench.decode.workload.replay_target import ReplayTarget, SimulatedClock
+from suffixsvc_bench.speculation.paired import Outcome
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.sampling.settings import GREEDY
 from suffixsvc_driver.settings.model_class import ModelClass
@@ -60,7 +62,7 @@ def ignore(prompt_ids: Sequence[int]) -> None:
 
 
 def jobs(n: int) -> list[Job]:
-    return [Job("w", f"j{i}", "agent", (1, 2), 8) for i in range(n)]
+    return [Job(f"j{i}", "agent", (1, 2), 8) for i in range(n)]
 
 
 def test_variants_restart_every_round_and_change_targets_from_job_to_job() -> None:
@@ -85,7 +87,9 @@ def test_variants_restart_every_round_and_change_targets_from_job_to_job() -> No
 def test_a_setting_starts_with_a_new_namespace_every_time() -> None:
     """Also if name, workload and round are the same, as at another temperature."""
     [setting] = settings_for(
-        policies=["expected-gain"], ks=[], layers=["all"], sampling=GREEDY, model_class=ModelClass.DENSE_SMALL
+        DecodeOptions(Path("m.gguf"), policies=("expected-gain",), ks=(), layers=("all",)),
+        GREEDY,
+        ModelClass.DENSE_SMALL,
     )
     curve = CostCurve.linear(0.1, 8, seconds_per_step=0.03)
     opened: list[str] = []

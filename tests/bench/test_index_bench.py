@@ -14,12 +14,14 @@ import typer
 from typer.testing import CliRunner
 
 from suffixsvc.errors import InvalidInputError, StoreError
-from suffixsvc_bench.index import IndexBenchOptions, run_index_bench
 from suffixsvc_bench.index.charts import index_charts
-from suffixsvc_bench.index.peer import ArcticTree
+from suffixsvc_bench.index.kinds import KINDS
+from suffixsvc_bench.index.options import IndexBenchOptions
+from suffixsvc_bench.index.parts.peer import ArcticTree
+from suffixsvc_bench.index.parts.restart import measure_restarts
 from suffixsvc_bench.index.report import write_index_report
-from suffixsvc_bench.index.restart import measure_restarts
-from suffixsvc_bench.index.texts import KINDS, VOCABULARY, from_log, stream
+from suffixsvc_bench.index.run import run_index_bench
+from suffixsvc_bench.index.texts import VOCABULARY, from_log, stream
 from suffixsvc_bench.methods.arctic import find_python
 from suffixsvc_bench.methods.peer_process import PeerFailedError
 from suffixsvc_cli.bench.index import bench_index
@@ -32,6 +34,7 @@ SMALL = IndexBenchOptions(
     removed_outputs=5,
     prompt_tokens=500,
     peer=False,
+    restart=False,
 )
 
 
@@ -141,7 +144,7 @@ def test_the_peer_does_the_same_work_where_it_is_installed() -> None:
     with ArcticTree(python, 24) as tree:
         assert tree.extend(list(itertools.islice(text, 20)))["seconds"] > 0
         steps = tree.steps(list(itertools.islice(text, 2)), 16)
-        assert len(steps["append_us"]) == len(steps["draft_us"]) == 200
+        assert len(steps["append"]) == len(steps["draft"]) == 200
         assert tree.remove(20)["seconds"] > 0
 
 
@@ -175,7 +178,7 @@ def test_a_part_that_fails_is_named(tmp_path: Path) -> None:
 
 
 def test_growth_is_drawn_and_the_page_needs_nothing_else(tmp_path: Path) -> None:
-    results = run_index_bench(dataclasses.replace(SMALL, restart="random", folder=tmp_path))
+    results = run_index_bench(dataclasses.replace(SMALL, restart=True, folder=tmp_path))
     drawn = {chart.title: chart for chart in index_charts(results)}
     memory = drawn["Memory of the hot index"]
     assert [series.name for series in memory.series] == list(KINDS)

@@ -329,8 +329,8 @@ def test_a_killed_peer_is_an_error() -> None:
     method = Arctic(wide(4), python, depth=24, factor=1, tree=False)
     try:
         method.begin(ids([1, 2, 3]), "")
-        method._peer.process.kill()
-        method._peer.process.wait()
+        method.peer.process.kill()
+        method.peer.process.wait()
         with pytest.raises(PeerFailedError, match="it ended"):
             method.draft()
     finally:

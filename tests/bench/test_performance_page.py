@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from xml.etree import ElementTree
 
 import pytest
@@ -14,20 +16,19 @@ from typer.testing import CliRunner
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.decode.charts import decode_charts
-from suffixsvc_bench.decode.figures import Pair, row_of
+from suffixsvc_bench.decode.figures import row_of
 from suffixsvc_bench.decode.options import DecodeOptions
 from suffixsvc_bench.decode.pricing.measured import Measured
 from suffixsvc_bench.decode.pricing.supplied_costs import SuppliedCostRow
-from suffixsvc_bench.decode.workload.outcome import Outcome
-from suffixsvc_bench.index import IndexBenchOptions, run_index_bench
-from suffixsvc_bench.index.segment import run_segment_bench
-from suffixsvc_bench.page import publish
-from suffixsvc_bench.page.commands import index_command, replay_command, rpc_command, segment_command
+from suffixsvc_bench.index.options import IndexBenchOptions
+from suffixsvc_bench.index.parts.segment import run_segment_bench
+from suffixsvc_bench.index.run import run_index_bench
+from suffixsvc_bench.page.publish import publish
 from suffixsvc_bench.replay.document import read_comparison
 from suffixsvc_bench.replay.grids import headline_grids, summary_grids
 from suffixsvc_bench.report.provenance import provenance
 from suffixsvc_bench.report.tables import Grid, markdown_grid
-from suffixsvc_bench.speculation.model_fixture import FixtureOptions
+from suffixsvc_bench.speculation.paired import Outcome, Pair
 from suffixsvc_cli.bench import app
 
 
@@ -41,11 +42,13 @@ def decoded() -> dict[str, Any]:
     return as_read
 
 
-OPTIONS = DecodeOptions(FixtureOptions(Path("m.gguf"), None, 2, 2048, 16), ["sql"], 3, 1).as_dict()
+OPTIONS = DecodeOptions(Path("m.gguf"), workloads=("sql",), calls=3, rounds=1, threads=2).as_dict()
 
 
 def invoke(*args: object) -> str:
-    result = CliRunner().invoke(app, [str(a) for a in args], catch_exceptions=False)
+    words = [str(a) for a in args]
+    with mock.patch.object(sys, "argv", ["suffixsvc", "bench", *words]):
+        result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -69,7 +72,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         removed_outputs=10,
         prompt_tokens=500,
         peer=False,
-        restart="realistic",
         folder=folder,
     )
     (folder / "index.json").write_text(json.dumps(run_index_bench(small)), encoding="utf-8")
@@ -189,7 +191,7 @@ def test_the_possible_gain_follows_from_the_costs() -> None:
 def test_the_values_are_those_of_the_run(measured: Path) -> None:
     found = read_comparison(measured / "replay.json")
     data = json.loads((measured / "replay.json").read_text(encoding="utf-8"))
-    assert [r.as_dict() for r in found.results] == _untyped(data["traces"])
+    assert json.loads(json.dumps([asdict(result) for result in found.results])) == data["traces"]
     grid = headline_grids(found.results, found.plan)[0]
     assert grid.headings[1] == "ours, tree, at 0.01"
     speedups = {
@@ -200,35 +202,48 @@ def test_the_values_are_those_of_the_run(measured: Path) -> None:
     assert len(summary_grids(found.results, found.plan)) == 3
 
 
-def _untyped(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    for trace in traces:
-        trace["agents"] = tuple(trace["agents"])
-        for run in trace["runs"]:
-            run["widths"] = {int(width): steps for width, steps in run["widths"].items()}
-    return traces
+def test_the_commands_reproduce_the_runs(measured: Path, tmp_path: Path) -> None:
+    """A command is that of the run, with the names of its files only; a run from Python has none."""
+
+    def command(name: str) -> str:
+        document = json.loads((measured / f"{name}.json").read_text(encoding="utf-8"))
+        return str(document["provenance"]["command"])
+
+    replayed = "suffixsvc bench replay one.jsonl two.jsonl --method ours-linear "
+    assert command("replay").startswith(replayed)
+    assert command("replay").endswith("--agent one=a --seed 3 --no-sweep --json")
+    assert command("rpc").startswith("suffixsvc bench rpc --transport unix --kind unary --calls 4 ")
+    assert command("index") == ""
+    publish(measured, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert f"To repeat it:\n\n    {replayed}" in text
+    assert text.count("To repeat it:") == 2
 
 
-def test_the_commands_reproduce_the_runs(measured: Path) -> None:
-    def data(name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((measured / f"{name}.json").read_text(encoding="utf-8"))
-        return found
+def test_a_document_without_a_command_has_a_section(measured: Path, tmp_path: Path) -> None:
+    """Documents of earlier versions."""
+    old = json.loads((measured / "rpc.json").read_text(encoding="utf-8"))
+    del old["provenance"]["command"]
+    (tmp_path / "rpc.json").write_text(json.dumps(old), encoding="utf-8")
+    publish(tmp_path, tmp_path / "page.md")
+    assert "To repeat it" not in (tmp_path / "page.md").read_text(encoding="utf-8")
 
-    command = replay_command(data("replay")["request"])
-    assert command.startswith("suffixsvc bench replay one.jsonl two.jsonl --method ours-linear ")
-    assert "--agent one=a" in command
-    assert "--seed 3" in command
-    assert "--no-sweep" in command
-    again = replay_command(
-        data("replay")["request"] | {"warm": True, "shuffle": True, "starting_weights": "/x/w"}
-    )
-    assert "--start warm --shuffle" in again
-    assert "--starting-weights w " in again
-    assert index_command(data("index")) == (
-        "suffixsvc bench index --sizes 3000,6000 --kind realistic --no-peer --output-tokens 100 --seed 1 "
-        "--json"
-    )
-    assert segment_command(data("segment")) == "suffixsvc bench segment --sizes 50000 --seed 1 --json"
-    assert rpc_command(data("rpc")).startswith("suffixsvc bench rpc --transport unix --kind unary --batch 1 ")
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["bench", "rpc", "--json"], "suffixsvc bench rpc --json"),
+        (["bench", "index", "--log", "/home/me/a b.jsonl"], "suffixsvc bench index --log 'a b.jsonl'"),
+        (["bench", "build", "--logs=/home/me/a.jsonl"], "suffixsvc bench build --logs=a.jsonl"),
+        (["bench", "decode", "--llama-bin", "llama.cpp/bin/"], "suffixsvc bench decode --llama-bin bin/"),
+        (["replay", "a.jsonl"], ""),
+    ],
+)
+def test_folders_are_no_part_of_a_command(
+    words: list[str], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/suffixsvc", *words])
+    assert provenance().command == command
 
 
 def test_what_cannot_be_read_is_named(measured: Path, tmp_path: Path) -> None:

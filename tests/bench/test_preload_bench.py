@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from suffixsvc_bench.preload import held_out_calls, run_live
+from suffixsvc_bench.preload.live import run_live
+from suffixsvc_bench.preload.replayed import held_out_calls
+from suffixsvc_bench.preload.tables import live_speedups
 from suffixsvc_caches.recipes import READY_MADE, find_recipe, make_recipe
 from suffixsvc_cli import main
 from suffixsvc_driver.cost.curve import CostCurve
-from suffixsvc_driver.targets.llama.context import ContextSettings
+from suffixsvc_driver.targets.llama.context_settings import ContextSettings
 from suffixsvc_driver.targets.single import LlamaTarget
 
 
@@ -55,6 +57,6 @@ def test_the_model_answers_three_times(real_model: Path, tmp_path: Path) -> None
         make_recipe(recipe)
         [call] = held_out_calls(recipe)  # no filter: all of the log
         row = run_live(recipe, target, CostCurve.linear(0.5, 32), [call, call], 8)
-    assert len(row.plain) == len(row.cold) == len(row.preloaded) == len(row.tokens) == 2
-    assert all(each > 0 for each in row.speedups())
-    assert sum(row.tokens) <= 16
+    assert all(len(row[name]) == 2 for name in ("plain_s", "cold_s", "preloaded_s", "tokens"))
+    assert all(each > 0 for each in live_speedups(row))
+    assert sum(row["tokens"]) <= 16

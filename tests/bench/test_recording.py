@@ -53,10 +53,7 @@ class TestFile:
         path = tmp_path / "sql.jsonl"
         filled(path, 2)
         with opened(path) as file:
-            assert [(held.task, held.tokens) for held in file.recorded] == [
-                ("sql-shop-00000000", 3),
-                ("sql-shop-00000001", 3),
-            ]
+            assert file.recorded == {"sql-shop-00000000": 3, "sql-shop-00000001": 3}
             file.add(task(2), call(2))
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         assert [record["response_token_ids"][0] for record in records] == [0, 1, 2]
@@ -139,7 +136,7 @@ class TestFile:
         assert victim.returncode == -signal.SIGKILL
         with opened(path) as file:
             assert len(file.recorded) >= printed
-            assert [each.task for each in file.recorded] == [task(n).id for n in range(len(file.recorded))]
+            assert list(file.recorded) == [task(n).id for n in range(len(file.recorded))]
             file.add(task(len(file.recorded)), call(0))
         with opened(path) as file:
             assert len(file.recorded) > printed

@@ -14,8 +14,11 @@ import pytest
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import Draft, DraftSource
-from suffixsvc_bench.replay import Call, ReplayOptions, logs, read_calls, replay
-from suffixsvc_bench.replay.run import accepted_path
+from suffixsvc_bench.methods.base import Settings
+from suffixsvc_bench.methods.ours import Ours
+from suffixsvc_bench.replay import logs
+from suffixsvc_bench.replay.logs import Call, read_calls
+from suffixsvc_bench.replay.run import accepted_path, replay, replay_method
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER = list(range(500, 560))
@@ -35,7 +38,7 @@ def write_log(path: Path, records: list[dict[str, Any]]) -> Path:
 
 
 def test_repeated_answers_are_suffix_tokens_and_copied_prompts_are_prompt_tokens() -> None:
-    again = replay([call([i], ANSWER) for i in range(6)], ReplayOptions(verify_cost=0.02)).rates()
+    again = replay([call([i], ANSWER) for i in range(6)], 0.02)
     assert again["tokens"] == 6 * len(ANSWER)
     assert again["layers"]["suffix"]["tokens_accepted"] > 0.5
     assert again["layers"]["prompt"]["num_accepted"] == 0
@@ -43,7 +46,7 @@ def test_repeated_answers_are_suffix_tokens_and_copied_prompts_are_prompt_tokens
 
     rng = np.random.default_rng(1)
     copies = [[int(x) for x in rng.integers(0, 90_000, 60)] for _ in range(6)]
-    copied = replay([call(c, c) for c in copies], ReplayOptions(verify_cost=0.02)).rates()
+    copied = replay([call(c, c) for c in copies], 0.02)
     assert copied["layers"]["prompt"]["tokens_accepted"] > 0.5
     assert copied["layers"]["suffix"]["num_accepted"] == 0
 
@@ -51,16 +54,18 @@ def test_repeated_answers_are_suffix_tokens_and_copied_prompts_are_prompt_tokens
 def test_the_counts_add_up() -> None:
     rng = np.random.default_rng(2)
     calls = [call([1], [int(x) for x in rng.integers(0, 4, 50)]) for _ in range(20)]
-    replayed = replay(calls, ReplayOptions(verify_cost=0.1))
-    result = replayed.stats
+    rates = replay(calls, 0.1)
+    method = Ours(Settings(64, 0.1))
+    result = replay_method(method, calls)
+    method.close()
     assert result.tokens == 20 * 50
     assert result.accepted == sum(layer.num_accepted for layer in result.layers.values())
     assert result.drafted == sum(layer.num_drafted for layer in result.layers.values())
     cost = result.steps + 0.1 * result.drafted
-    assert replayed.rates()["priced_speedup"] == pytest.approx(result.tokens / cost)
+    assert rates["priced_speedup"] == pytest.approx(result.tokens / cost)
     # Each step yields its accepted tokens and one more, except where the answer ended inside a draft.
     assert result.accepted + result.steps - 20 <= result.tokens <= result.accepted + result.steps
-    assert replay(calls, ReplayOptions(verify_cost=0.1)).rates()["steps"] == result.steps
+    assert replay(calls, 0.1)["steps"] == rates["steps"] == result.steps
 
 
 def test_accepted_path_follows_the_tree() -> None:
@@ -116,7 +121,7 @@ def test_the_projects_own_recording_has_hits_in_every_layer() -> None:
     calls = list(read_calls(ROOT / "tests/data/recorded_demo.jsonl.gz", None))
     assert len(calls) >= 40
     assert {call.agent for call in calls} == {"planner", "sql-writer", "reporter", "python-writer"}
-    rates = replay(calls, ReplayOptions(verify_cost=0.05)).rates()
+    rates = replay(calls, 0.05)
     assert rates["tokens"] == sum(len(call.response) for call in calls)
     assert rates["layers"]["suffix"]["tokens_accepted"] > 0.1
     assert rates["layers"]["prompt"]["tokens_accepted"] > 0.1

@@ -11,12 +11,11 @@ import pytest
 from suffixsvc.types import Draft, TokenArray
 from suffixsvc_bench.methods import Method, MethodSpec, Settings, known_methods
 from suffixsvc_bench.methods.base import guess
-from suffixsvc_bench.replay.calibration import Calibration, ReliabilityBin, pooled, reliability
 from suffixsvc_bench.replay.compare import NamedCost, Plan, compare
 from suffixsvc_bench.replay.grids import summary_grids
 from suffixsvc_bench.replay.logs import Call
 from suffixsvc_bench.replay.run import replay_method
-from suffixsvc_bench.replay.stats import total_cost
+from suffixsvc_bench.replay.stats import Calibration, ReliabilityBin, pooled, reliability, total_cost
 from suffixsvc_bench.replay.traces import Trace
 from suffixsvc_bench.report.statistics import geometric_mean
 
@@ -115,12 +114,12 @@ def test_the_best_in_hindsight_is_chosen_per_cost() -> None:
     methods = [counting(k=1, key="narrow", family="f"), counting(k=9, key="wide", family="f")]
     plan = Plan(methods, [NamedCost("0.01", 0.01), NamedCost("0.9", 0.9)])
     (result,) = compare([trace(call([1, 2, 3, 9] * 4))], plan)
-    keys = [spec.key for spec in methods]
-    best = {cost: result.best(keys, cost) for cost in ("0.01", "0.9")}
-    assert best["0.01"] is not None
-    assert best["0.9"] is not None
-    assert (best["0.01"].method, best["0.9"].method) == ("wide", "narrow")
-    assert result.best([], "0.01") is None
+    for cost, key, other in (("0.01", "wide", "narrow"), ("0.9", "narrow", "wide")):
+        best, worse = result.run(key, cost), result.run(other, cost)
+        assert best is not None
+        assert worse is not None
+        assert result.speedup(methods, cost) == best.speedups[cost] > worse.speedups[cost]
+    assert result.speedup([], "0.01") is None
 
 
 def test_the_summary_divides_by_the_best_in_hindsight() -> None:
@@ -213,19 +212,19 @@ def test_reliability_of_calibrated_and_of_overconfident_probabilities() -> None:
     p = rng.random(20_000)
     calibrated = reliability(p, rng.random(20_000) < p)
     assert calibrated is not None
-    assert [b.count for b in calibrated.bins] == [1000] * 20
+    assert [b.nodes for b in calibrated.bins] == [1000] * 20
     assert calibrated.ece < 0.02
     overconfident = reliability(np.ones(10), [1] * 4 + [0] * 6)
     assert overconfident is not None
     assert overconfident.bins == (ReliabilityBin(1.0, 0.4, 10),)
-    assert (overconfident.ece, overconfident.largest_gap) == (pytest.approx(0.6), pytest.approx(0.6))
+    assert (overconfident.ece, overconfident.largest_bin_gap) == (pytest.approx(0.6), pytest.approx(0.6))
     assert reliability([], []) is None
 
 
 def test_equal_probabilities_share_a_bin() -> None:
     found = reliability([0.2] * 50 + [0.9] * 50, [0] * 50 + [1] * 50)
     assert found is not None
-    assert [(round(b.predicted, 6), b.observed, b.count) for b in found.bins] == [(0.2, 0, 50), (0.9, 1, 50)]
+    assert [(round(b.predicted, 6), b.observed, b.nodes) for b in found.bins] == [(0.2, 0, 50), (0.9, 1, 50)]
     assert found.ece == pytest.approx(0.15)
 
 

@@ -7,31 +7,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from suffixsvc_bench.index.segment import SegmentFigures, TextMaker, measure_segment, parse_size
+from suffixsvc.errors import InvalidInputError
+from suffixsvc_bench.index.parts.segment import SMALLEST, measure_segment
+from suffixsvc_bench.verb_options import parse_count
 
 
 def test_sizes() -> None:
-    assert [parse_size(s) for s in ("1M", "250k", "60000")] == [1_000_000, 250_000, 60_000]
+    sizes = [parse_count(s, "--sizes", SMALLEST) for s in ("1M", "250k", "60000")]
+    assert sizes == [1_000_000, 250_000, 60_000]
     for bad in ("", "M", "1G", "1K"):
-        with pytest.raises(ValueError):  # noqa: PT011 - int() words some of these
-            parse_size(bad)
-
-
-def test_texts_are_those_of_the_seed() -> None:
-    one, two = (TextMaker(50_000, 3).text(5_000) for _ in range(2))
-    assert np.array_equal(one, two)
-    assert not np.array_equal(one, TextMaker(50_000, 4).text(5_000))
+        with pytest.raises(InvalidInputError, match="--sizes must be a number, at least 50000"):
+            parse_count(bad, "--sizes", SMALLEST)
 
 
 def test_figures(tmp_path: Path) -> None:
     figures = measure_segment(50_000, tmp_path)
-    assert isinstance(figures, SegmentFigures)
-    assert figures.tokens == 50_000
-    assert 8 < figures.bytes_per_token <= 16  # small: the alphabet weighs
-    assert figures.draft_us_p50 > 0
+    assert figures["tokens"] == 50_000
+    assert 8 < figures["bytes_per_token"] <= 16  # small: the alphabet weighs
+    assert figures["draft_us_p50"] > 0
     assert list(tmp_path.iterdir()) == []
 
 

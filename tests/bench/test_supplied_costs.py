@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from suffixsvc_bench.decode.options import DecodeOptions
 from suffixsvc_bench.decode.pricing.supplied_costs import (
     SuppliedCostRow,
     read_supplied_costs,
@@ -18,6 +19,7 @@ from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job
 from suffixsvc_driver.decode.loop import generate
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.sampling.settings import GREEDY
+from suffixsvc_driver.settings.model_class import ModelClass
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
@@ -42,7 +44,11 @@ def replayed_at_costs(
     eog_ids: frozenset[int],
 ) -> list[SuppliedCostRow]:
     """By a worker that is really there."""
-    ways = settings_for(policies=["expected-gain"], ks=[], layers=layers, sampling=GREEDY, model_class=None)
+    ways = settings_for(
+        DecodeOptions(Path("m.gguf"), policies=("expected-gain",), ks=(), layers=tuple(layers)),
+        GREEDY,
+        ModelClass.MOE,
+    )
     engine = DraftEngine(model, settings)
     with tempfile.TemporaryDirectory(prefix="w") as folder:
         server = DraftWorkerServer(engine, f"unix:{folder}/s", busy_after_seconds=30.0)
@@ -73,7 +79,7 @@ def test_a_draft_model_drafts_after_short_and_long_prompts(length: int, tmp_path
         prompt = tuple(talkative_prompt(target, length))
         text = generate(target, prompt, max_tokens=48).token_ids
         eog_ids, vocabulary = target.eog_ids, target.model.vocabulary
-    calls = [AnsweredJob(Job("w", f"j{i}", "agent", prompt, len(text)), text) for i in range(2)]
+    calls = [AnsweredJob(Job(f"j{i}", "agent", prompt, len(text)), text) for i in range(2)]
     [row] = replayed_at_costs(model, SETTINGS, calls, [], ["draft-model"], vocabulary, eog_ids)
     assert row.drafted == row.accepted > len(text)
     assert row.by_layer == {"draft-model": row.accepted}
@@ -88,7 +94,7 @@ def test_correct_suggestions_cost_no_pass(tmp_path: Path) -> None:
         prompt = tuple(talkative_prompt(target, 10))
         text = generate(target, prompt, max_tokens=96).token_ids
         eog_ids, vocabulary = target.eog_ids, target.model.vocabulary
-    job = Job("w", "j", "agent", prompt, len(text))
+    job = Job("j", "agent", prompt, len(text))
     known = tuple(token if i % 9 else (token + 1) % 200 for i, token in enumerate(text))
     fast, slow = (
         replayed_at_costs(

@@ -15,8 +15,7 @@ import pytest
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench import workloads
 from suffixsvc_bench.workloads import WORKLOADS, Split, Task, load_workload
-from suffixsvc_bench.workloads.files import read_themes
-from suffixsvc_bench.workloads.task import make_task
+from suffixsvc_bench.workloads.task import make_task, read_themes
 
 #: at least so many tasks, and kinds of answers
 SIZES = {"sql": (800, 4), "json": (400, 6), "code": (200, 4)}

@@ -21,9 +21,9 @@ LOADED = (build, build_show)
 
 
 def live(order: dict[str, Any]) -> None:
-    batches._CALLS = 40  # type: ignore[misc] # a constant elsewhere
+    batches.BATCH_CALLS = 40  # type: ignore[misc] # a constant elsewhere
     merging.FAN_IN = 4  # type: ignore[misc]
-    corpus._OUTPUTS = 50  # type: ignore[misc]
+    corpus.BATCH_OUTPUTS = 50  # type: ignore[misc]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         code = cli.main(["build", *order["arguments"]])

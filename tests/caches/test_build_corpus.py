@@ -16,10 +16,13 @@ from suffixsvc.errors import (
     TokenizerMismatchError,
 )
 from suffixsvc.types import StoredOutput
-from suffixsvc_caches.building import BuildObserver, BuildSpec, CorpusTarget, LookupSpec, build
-from suffixsvc_caches.counting import Journal
+from suffixsvc_caches.building.lookup_caches import LookupSpec
+from suffixsvc_caches.building.run import BuildObserver, build
+from suffixsvc_caches.building.spec import BuildSpec, CorpusTarget
+from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_client import SuffixClient
 from support.build_logs import FINGERPRINT, Call, synthetic_calls, write_log
+from support.engine_parts import parts_of
 from support.serving import serving, socket_dir
 from support.small_disk import files_up_to
 
@@ -42,7 +45,7 @@ def spec_of(log: Path, tmp_path: Path, target: CorpusTarget, **more: object) -> 
 
 
 def held(cache: SuffixCache) -> list[StoredOutput]:
-    return list(cache._store.scan(NS))
+    return list(parts_of(cache).store.scan(NS))
 
 
 def as_calls(outputs: list[StoredOutput]) -> list[Call]:
@@ -84,8 +87,8 @@ def test_a_data_folder_opens_at_once_and_drafts(log: Path, calls: list[Call], tm
 def test_a_very_long_text_becomes_outputs_that_follow_each_other(
     log: Path, calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suffixsvc_caches.building.corpus._MOST_TOKENS", 100)
-    monkeypatch.setattr("suffixsvc_caches.building.corpus._TOKENS", 150)
+    monkeypatch.setattr("suffixsvc_caches.building.corpus.MOST_TOKENS", 100)
+    monkeypatch.setattr("suffixsvc_caches.building.corpus.BATCH_TOKENS", 150)
     build(spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data")))
     with SuffixCache(tmp_path / "data") as cache:
         parts = as_calls(held(cache))[120:-1]
@@ -143,7 +146,7 @@ def test_outputs_removed_during_a_load_are_detected(
         kept = [cache.namespace(NS).add_output([1, 2, 3, i]) for i in range(3)]
     spec = spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data", add=True))
     with monkeypatch.context() as patch:
-        patch.setattr("suffixsvc_caches.building.corpus._batches", lambda outputs: 1 // 0)
+        patch.setattr("suffixsvc_caches.building.corpus.output_batches", lambda outputs: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             build(spec)
     with SuffixCache(tmp_path / "data") as cache:
@@ -172,7 +175,7 @@ def test_into_a_running_service(log: Path, calls: list[Call], tmp_path: Path) ->
 def test_a_load_resumes_after_the_service_restarts(
     log: Path, calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suffixsvc_caches.building.corpus._OUTPUTS", 25)
+    monkeypatch.setattr("suffixsvc_caches.building.corpus.BATCH_OUTPUTS", 25)
     with socket_dir() as folder, SuffixCache(tmp_path / "data") as cache:
         address = f"unix:{folder / 's.sock'}"
         spec = spec_of(log, tmp_path, CorpusTarget(NS, server=address))
@@ -198,7 +201,7 @@ def test_a_batch_that_is_sent_twice_is_stored_once(
 ) -> None:
     """The service stored a batch, and the build was killed before it recorded that, or before the reply: the
     resumed build sent the batch again, and the corpus had it twice."""
-    monkeypatch.setattr("suffixsvc_caches.building.corpus._OUTPUTS", 25)
+    monkeypatch.setattr("suffixsvc_caches.building.corpus.BATCH_OUTPUTS", 25)
     with socket_dir() as folder, SuffixCache(tmp_path / "data") as cache:
         address = f"unix:{folder / 's.sock'}"
         spec = spec_of(log, tmp_path, CorpusTarget(NS, server=address))

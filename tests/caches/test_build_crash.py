@@ -15,6 +15,7 @@ import pytest
 
 from suffixsvc import SuffixCache
 from support.build_logs import Call, synthetic_calls, write_log
+from support.engine_parts import parts_of
 from support.forking import ForkServer
 
 pytestmark = pytest.mark.crash
@@ -66,7 +67,7 @@ def corpus(folder: Path) -> list[Call]:
     """Outputs of the namespace in order; also checks the folder."""
     with SuffixCache(folder / "data") as cache:
         cache.check()
-        held = list(cache._store.scan("acme/logs"))
+        held = list(parts_of(cache).store.scan("acme/logs"))
     assert [stored.output_id for stored in held] == sorted(stored.output_id for stored in held)
     return [
         Call(

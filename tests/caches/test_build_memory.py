@@ -17,8 +17,10 @@ from support.build_logs import FINGERPRINT
 CHILD = """
 import sys
 from pathlib import Path
-from suffixsvc_caches.building import BuildSpec, LookupSpec, build
-from suffixsvc_caches.counting import Journal
+from suffixsvc_caches.building.lookup_caches import LookupSpec
+from suffixsvc_caches.building.run import build
+from suffixsvc_caches.building.spec import BuildSpec
+from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.memory import peak_bytes
 log, memory, workers = sys.argv[1:]
 folder, runs = Path(log).parent, []

@@ -11,11 +11,17 @@ import pytest
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidTokensError, TokenizerMismatchError
 from suffixsvc.lookup_records import RecordFile
-from suffixsvc_caches.building import BuildSpec, CorpusTarget, LookupSpec, build
-from suffixsvc_caches.counting import Journal, count_logs
+from suffixsvc_caches.building.lookup_caches import LookupSpec
+from suffixsvc_caches.building.run import build
+from suffixsvc_caches.building.spec import BuildSpec, CorpusTarget
+from suffixsvc_caches.counting.batches import Batch
 from suffixsvc_caches.counting.cluster import count_on_cluster, merge_on_cluster
-from suffixsvc_caches.tokenizers import TokenizerSource
+from suffixsvc_caches.counting.journal import Journal
+from suffixsvc_caches.counting.local import count_logs
+from suffixsvc_caches.counting.worker import Worker
+from suffixsvc_caches.tokenizers.load import TokenizerSource
 from support.build_logs import Call, count_all, plan_of, synthetic_calls, write_log
+from support.engine_parts import parts_of
 from support.tiny_tokenizer import write_tokenizer
 
 ray = pytest.importorskip("ray", reason="Ray is optional: pip install 'suffixsvc[cluster]'")
@@ -68,7 +74,7 @@ def test_the_same_bytes_and_the_same_corpus(dedupe: bool, logs: list[Path], tmp_
         target = CorpusTarget("a", folder / "data")
         done = build(spec_of(logs, folder, engine, dedupe=dedupe, corpus=target))
         with SuffixCache(folder / "data") as cache:
-            held = [each.output.token_ids.tolist() for each in cache._store.scan("a")]
+            held = [each.output.token_ids.tolist() for each in parts_of(cache).store.scan("a")]
         made[engine] = (
             (folder / "s.bin").read_bytes(), (folder / "d.bin").read_bytes(), held,
             done.counted.tokens, done.counted.calls, done.counted.duplicates, done.counted.fingerprint,
@@ -86,18 +92,22 @@ def test_each_engine_resumes_the_other_s_build(
     counted, expected = count_all(plan, tmp_path / "undisturbed")
     journal = Journal(tmp_path / "work", plan.key())
 
-    def stop(progress: object) -> None:
+    count = Worker.count
+
+    def count_and_stop(worker: Worker, batch: Batch) -> int:
+        tokens = count(worker, batch)
         if journal.tokens:
             raise KeyboardInterrupt
+        return tokens
 
     with monkeypatch.context() as patch:
-        patch.setattr("suffixsvc_caches.counting.local._BatchQueue.record", lambda *_: stop(None))
+        patch.setattr(Worker, "count", count_and_stop)
         with pytest.raises(KeyboardInterrupt):
             count_logs(plan, journal)
     journal.close()
     journal = Journal(tmp_path / "work", plan.key())
     assert 0 < journal.tokens < counted.tokens
-    there = count_on_cluster(plan, None, journal)
+    there = count_on_cluster(plan, journal)
     assert (there.tokens, there.calls, there.duplicates) == (
         counted.tokens,
         counted.calls,
@@ -114,11 +124,11 @@ def test_each_engine_resumes_the_other_s_build(
 def test_runs_are_combined_on_the_cluster(
     logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("suffixsvc_caches.counting.cluster.FAN_IN", 2)
+    monkeypatch.setattr("suffixsvc_caches.counting.merging.FAN_IN", 2)
     plan = plan_of(logs, highest=2, workers=2)
     _, expected = count_all(plan, tmp_path / "undisturbed")
     journal = Journal(tmp_path / "work", plan.key())
-    count_on_cluster(plan, None, journal)
+    count_on_cluster(plan, journal)
     assert len(journal.runs()) > 2
     found = merge_on_cluster(journal, [RecordFile(n, n) for n in (1, 2)], 2)
     assert len(journal.runs()) <= 2
@@ -133,7 +143,7 @@ def test_ids_of_two_tokenizers_do_not_mix(tmp_path: Path) -> None:
     for _ in range(2):
         journal = Journal(tmp_path / "work", plan.key())
         with pytest.raises(TokenizerMismatchError):
-            count_on_cluster(plan, None, journal)
+            count_on_cluster(plan, journal)
         journal.close()
 
 
@@ -144,5 +154,5 @@ def test_errors_of_a_task_are_raised_unwrapped(tmp_path: Path) -> None:
     plan = plan_of([log], tokenizer=tokenizer)
     journal = Journal(tmp_path / "work", plan.key())
     with pytest.raises(InvalidTokensError, match="must be in the vocabulary"):
-        count_on_cluster(plan, source, journal)
+        count_on_cluster(plan, journal, source=source)
     journal.close()

@@ -19,8 +19,10 @@ from suffixsvc.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from suffixsvc_caches.counting import Journal, TokenSpool, count_logs
 from suffixsvc_caches.counting.batches import Batch
+from suffixsvc_caches.counting.journal import Journal
+from suffixsvc_caches.counting.local import count_logs
+from suffixsvc_caches.counting.spool import TokenSpool
 from suffixsvc_caches.logs import LogCall
 from support.build_logs import plan_of, records_of, synthetic_calls, write_log
 from support.durable_names import DurableNames
@@ -53,7 +55,7 @@ def test_a_journal_restores_the_progress(folder: Path) -> None:
     journal = Journal(folder, "key")
     assert [run.name for run in journal.runs()] == ["000001.run", "000002.run"]
     assert journal.batches_of(0) == {0, 1, 3}
-    assert not journal.is_complete(0)
+    assert journal.report_of(0) is None
     assert (journal.tokens, journal.calls, journal.fingerprint) == (15, 3, "xxh3:1")
     assert (journal.base, journal.loaded) == (3, 5)
     assert journal.is_own_output(folder.parent / "s.bin")
@@ -62,7 +64,7 @@ def test_a_journal_restores_the_progress(folder: Path) -> None:
     assert merged.name == "000003.run"
     journal.replace_runs(merged, journal.runs())
     journal.add_runs([], [(0, 2)], 0, 0)
-    assert journal.is_complete(0)
+    assert journal.report_of(0) is not None
     journal.close()
     journal = Journal(folder, "key")
     assert journal.runs() == [merged]
@@ -162,7 +164,10 @@ def test_a_plan_is_its_logs_and_options(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(folder: Path) -> None:
     journal = Journal(folder, "key")
-    code = "import sys, pathlib, suffixsvc_caches.counting as c; c.Journal(pathlib.Path(sys.argv[1]), 'key')"
+    code = (
+        "import sys, pathlib, suffixsvc_caches.counting.journal as c\n"
+        "c.Journal(pathlib.Path(sys.argv[1]), 'key')"
+    )
     command = [sys.executable, "-c", code, str(folder)]
     other = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "StoreLockedError" in other.stderr
@@ -206,7 +211,7 @@ def test_a_line_that_did_not_fit_is_not_written_later(tmp_path: Path) -> None:
 
 
 def test_counting_resumes_from_any_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suffixsvc_caches.counting.batches._CALLS", 20)
+    monkeypatch.setattr("suffixsvc_caches.counting.batches.BATCH_CALLS", 20)
     log = write_log(tmp_path / "a.jsonl", synthetic_calls(2, 100))
     plan = plan_of([log], highest=2, checkpoint_seconds=0.0, dedupe=True)
     work = tmp_path / "work"
@@ -239,12 +244,12 @@ def test_the_journal_is_consistent_after_a_power_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs were synced, their names were not: a journal could name runs that did not exist."""
-    monkeypatch.setattr("suffixsvc_caches.counting.batches._CALLS", 20)
+    monkeypatch.setattr("suffixsvc_caches.counting.batches.BATCH_CALLS", 20)
     monkeypatch.setattr("suffixsvc_caches.counting.merging.FAN_IN", 3)
     durable = DurableNames(monkeypatch)
     work = tmp_path / "new" / "work"
     named: list[str] = []
-    write = Journal._write
+    write = Journal.append
 
     def look_and_write(journal: Journal, line: bytes) -> None:
         entry = json.loads(line)
@@ -257,7 +262,7 @@ def test_the_journal_is_consistent_after_a_power_failure(
         named.extend(runs)
         write(journal, line)
 
-    monkeypatch.setattr(Journal, "_write", look_and_write)
+    monkeypatch.setattr(Journal, "append", look_and_write)
     plan = plan_of([write_log(tmp_path / "a.jsonl", synthetic_calls(2, 100))], checkpoint_seconds=0.0)
     journal = Journal(work, plan.key())
     count_logs(replace(plan, keep_tokens=True), journal)

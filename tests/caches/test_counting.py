@@ -23,9 +23,13 @@ from suffixsvc.errors import (
     StoreFullError,
     TokenizerMismatchError,
 )
-from suffixsvc_caches.building import BuildObserver, BuildSpec, LookupSpec, build
-from suffixsvc_caches.counting import Journal, count_logs, merging
+from suffixsvc_caches.building.lookup_caches import LookupSpec
+from suffixsvc_caches.building.run import BuildObserver, build
+from suffixsvc_caches.building.spec import BuildSpec
+from suffixsvc_caches.counting import merging
 from suffixsvc_caches.counting.digest_set import DigestSet
+from suffixsvc_caches.counting.journal import Journal
+from suffixsvc_caches.counting.local import count_logs
 from suffixsvc_caches.manifest import read_manifest
 from suffixsvc_client.text import TextCodec
 from support.build_logs import (
@@ -47,8 +51,8 @@ OTHER = "xxh3:fedcba9876543210"
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suffixsvc_caches.counting.batches._CALLS", 7)
-    monkeypatch.setattr("suffixsvc_caches.counting.batches._SIZE", 150)
+    monkeypatch.setattr("suffixsvc_caches.counting.batches.BATCH_CALLS", 7)
+    monkeypatch.setattr("suffixsvc_caches.counting.batches.BATCH_SIZE", 150)
 
 
 def little_memory(monkeypatch: pytest.MonkeyPatch, each: int = 200 << 10) -> None:
@@ -150,8 +154,10 @@ def test_the_digest_set_spills_to_a_file(tmp_path: Path) -> None:
         digest = random.randrange(5000).to_bytes(16, "big")
         assert seen.add(digest) == (digest not in known)
         known.add(digest)
-    assert (tmp_path / "seen").is_dir()
+    assert (tmp_path / "seen").stat().st_size > 50_000
+    (tmp_path / "seen").rename(tmp_path / "killed")
     seen.close()
+    (tmp_path / "killed").rename(tmp_path / "seen")
     again = DigestSet(tmp_path / "seen", 0)  # a new run of a killed build starts empty
     assert all(again.add(digest) for digest in sorted(known))
     again.close()
@@ -305,5 +311,5 @@ def test_a_merge_that_fails_ends_the_others(tmp_path: Path) -> None:
         combine_runs([tmp_path / "none.run"], tmp_path / "c.run", job=job)
 
     with pytest.raises(StoreError, match=r"none\.run"), ThreadPoolExecutor(2) as pool:
-        merging._run_tasks(pool, [goes_on, fails], None)
+        list(merging.run_tasks(pool, [goes_on, fails], lambda share: None))
     assert ended.is_set()

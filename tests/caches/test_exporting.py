@@ -15,8 +15,8 @@ import pytest
 from suffixsvc import SuffixCache
 from suffixsvc.core.ngram_count import tally_files
 from suffixsvc.errors import StoreError, StoreFullError
-from suffixsvc_caches.building import LookupSpec
-from suffixsvc_caches.exporting import ExportSource, export_lookup
+from suffixsvc_caches.building.lookup_caches import LookupSpec
+from suffixsvc_caches.exporting import export_lookup
 from support.serving import PATIENCE_S, serving, socket_dir
 from support.small_disk import small_disk
 
@@ -43,7 +43,7 @@ def test_an_interrupt_ends_an_export_from_a_folder(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("suffixsvc.engine.export.tally_files", merge_without_end)
     with pytest.raises(KeyboardInterrupt):
-        export_lookup(ExportSource("a", tmp_path / "data"), LookupSpec(tmp_path / "s.bin"), None)
+        export_lookup("a", tmp_path / "data", LookupSpec(tmp_path / "s.bin"))
     assert not uncancelled
     assert [path.name for path in tmp_path.iterdir() if path.name != "data"] == ["scratch"]
     assert list(scratch.iterdir()) == []
@@ -58,14 +58,14 @@ def test_a_full_disk_during_an_export_from_a_service(tmp_path: Path, monkeypatch
         serving(cache, f"unix:{folder}/s.sock") as (_, target),
     ):
         cache.namespace("a").add_output(rng.integers(0, 1 << 20, 20_000).astype(np.int32))
-        source, wanted = ExportSource("a", server=target), LookupSpec(tmp_path / "s.bin")
+        wanted = LookupSpec(tmp_path / "s.bin")
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
         with pytest.raises(StoreError, match="TMPDIR"):
-            export_lookup(source, wanted, None)
+            export_lookup("a", target, wanted)
         # The service of this test uses the same folder for twice as many bytes.
         with small_disk(tmp_path / "disk", 100_000) as disk:
             monkeypatch.setattr(tempfile, "tempdir", str(disk))
             with pytest.raises(StoreFullError):
-                export_lookup(source, wanted, None)
+                export_lookup("a", target, wanted)
             assert list(disk.iterdir()) == []
     assert not wanted.path.exists()

@@ -283,10 +283,8 @@ def test_values_that_are_not_times(value: Any) -> None:
 def test_reports_are_merged_and_store_the_first_faults() -> None:
     one, two = ReadReport(), ReadReport()
     for number in range(15):
-        one.add(LogCounts(calls=2, malformed=1))
-        one.add_fault(LogFault(Path("a"), f"line {number}", "odd"))
-        two.add(LogCounts(files=1, bytes=10, damaged=1))
-        two.add_fault(LogFault(Path("b"), "", "torn"))
+        one.merge(ReadReport(LogCounts(calls=2, malformed=1), [LogFault(Path("a"), f"line {number}", "odd")]))
+        two.merge(ReadReport(LogCounts(files=1, bytes=10, damaged=1), [LogFault(Path("b"), "", "torn")]))
     one.merge(two)
     assert one.counts == LogCounts(files=15, bytes=150, calls=30, malformed=15, damaged=15)
     assert len(one.faults) == MAX_FAULTS

@@ -9,9 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.lookup import LookupDrafter, LookupTable, NgramCounts
+from suffixsvc_caches.lookup.algorithm import LookupDrafter, NgramCounts
 from suffixsvc_caches.lookup.hash_order import iteration_order
 from support import lookup_oracle as oracle
+from support.lookup_tables import table_of
 
 #: 13 and 26 share a bucket with 0; an alphabet of two tokens has many ties
 tokens_ = st.sampled_from([0, 1, 2, 13, 26, 2**31 - 1])
@@ -93,8 +94,8 @@ def test_drafts_are_those_of_the_rules_written_out(
     static: list, dynamic: list, calls: list, wide: int, pieces: bool
 ) -> None:
     fast = LookupDrafter(
-        NgramCounts(LookupTable.of(dict(static))),
-        NgramCounts(LookupTable.of(dict(dynamic))),
+        NgramCounts(table_of(dict(static))),
+        NgramCounts(table_of(dict(dynamic))),
         draft_tokens=wide,
         pieces=pieces,
     )
@@ -180,7 +181,7 @@ def test_files_count_bytes_as_llama_cpp_writes_them() -> None:
 
 @pytest.mark.parametrize("field", ["ngrams", "tokens"])
 def test_malformed_ngrams_are_refused(field: str) -> None:
-    table = LookupTable.of({(1, 2): {3: 4}})
+    table = table_of({(1, 2): {3: 4}})
     getattr(table, field).flat[0] = -1
     with pytest.raises(InvalidInputError, match="must be token ids"):
         NgramCounts(table)

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, StoreCorruptError, TokenizerMismatchError
-from suffixsvc_caches.changing import import_cache, prune_cache
-from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
+from suffixsvc_caches.changing import import_cache, merge_caches, prune_cache
 from suffixsvc_caches.lookup.algorithm import LAX, STRICT
+from suffixsvc_caches.lookup.files import read_lookup, write_lookup
 from suffixsvc_caches.lookup.pruning import prune_table
+from suffixsvc_caches.lookup.table import LookupTable
 from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, read_manifest, write_manifest
-from suffixsvc_caches.merging import merge_caches
 from suffixsvc_cli import main
 from suffixsvc_client.text import TextCodec
+from support.lookup_tables import records_of_table, table_of
 
 TABLE = {
     (1,): {9: 100},  # not a 2-gram
@@ -40,23 +41,21 @@ def codec(tmp_path: Path) -> TextCodec:
 
 
 def test_a_static_cache_keeps_what_fires_most() -> None:
-    table = LookupTable.of(TABLE)
-    assert prune_table(table, 10**6, static=True).as_dict() == {
+    table = table_of(TABLE)
+    assert records_of_table(prune_table(table, 10**6, static=True)) == {
         (1, 2): {3: 9},
         (2, 3): {4: 5},
         (5, 6): {7: 20},
     }
-    assert prune_table(table, 2 * 28, static=True).as_dict() == {(1, 2): {3: 9}, (5, 6): {7: 20}}
-    assert prune_table(table, 27, static=True).as_dict() == {}
-    assert prune_table(LookupTable.of({}), 100, static=True).as_dict() == {}
+    assert records_of_table(prune_table(table, 2 * 28, static=True)) == {(1, 2): {3: 9}, (5, 6): {7: 20}}
+    assert records_of_table(prune_table(table, 27, static=True)) == {}
+    assert records_of_table(prune_table(table_of({}), 100, static=True)) == {}
 
 
 def test_a_dynamic_cache_drops_ngrams_that_a_shorter_one_makes_redundant() -> None:
-    table = LookupTable.of(
-        {(1,): {2: 10}, (5, 1): {2: 6}, (6, 1): {3: 4}, (5, 6, 1): {3: 2}, (5, 5, 1): {4: 1}}
-    )
-    assert prune_table(table, None, static=False).as_dict() == {(1,): {2: 10}, (6, 1): {3: 4}}
-    assert prune_table(table, 28, static=False).as_dict() == {(1,): {2: 10}}
+    table = table_of({(1,): {2: 10}, (5, 1): {2: 6}, (6, 1): {3: 4}, (5, 6, 1): {3: 2}, (5, 5, 1): {4: 1}})
+    assert records_of_table(prune_table(table, None, static=False)) == {(1,): {2: 10}, (6, 1): {3: 4}}
+    assert records_of_table(prune_table(table, 28, static=False)) == {(1,): {2: 10}}
 
 
 ngrams = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple)
@@ -72,7 +71,7 @@ def test_pruning_changes_no_draft(
     """Except for ties: of two equal best followers llama.cpp drafts either."""
     rules = {2: LAX[1]} if static else dict(enumerate(STRICT, 1))
     records = {n: f for n, f in records.items() if list(f.values()).count(max(f.values())) == 1}
-    full = LookupTable.of(records)
+    full = table_of(records)
     small = prune_table(full, None, static=static)
     assert len(small) <= len(full)
     for at in range(4, len(text) + 1):
@@ -81,7 +80,7 @@ def test_pruning_changes_no_draft(
 
 def _first(table: LookupTable, text: list[int], rules: dict[int, tuple[int, int]]) -> list[int]:
     """Token drafted after a text from one cache, by an independent implementation of the rules."""
-    records = table.as_dict()
+    records = records_of_table(table)
     for order in sorted(rules, reverse=True):
         followers = records.get(tuple(text[-order:]), {})
         total, least, percent = sum(followers.values()), *rules[order]
@@ -91,9 +90,9 @@ def _first(table: LookupTable, text: list[int], rules: dict[int, tuple[int, int]
 
 
 def test_pruning_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_lookup(tmp_path / "a.bin", LookupTable.of({n: f for n, f in TABLE.items() if len(n) == 2}))
+    write_lookup(tmp_path / "a.bin", table_of({n: f for n, f in TABLE.items() if len(n) == 2}))
     manifest = prune_cache(tmp_path / "a.bin", tmp_path / "b.bin", 56)
-    assert read_lookup(tmp_path / "b.bin").as_dict() == {(1, 2): {3: 9}, (5, 6): {7: 20}}
+    assert records_of_table(read_lookup(tmp_path / "b.bin")) == {(1, 2): {3: 9}, (5, 6): {7: 20}}
     assert (manifest.bytes, manifest.ngrams) == (56, {2: 2})
     assert [source.file for source in manifest.sources] == ["a.bin"]
     with pytest.raises(InvalidInputError, match="exists"):
@@ -110,17 +109,17 @@ def test_importing_takes_what_llama_would_load(tmp_path: Path, codec: TextCodec)
     (tmp_path / "theirs.bin").write_bytes(np.array(words, np.int32).tobytes())
     manifest = import_cache(tmp_path / "theirs.bin", tmp_path / "ours.bin", codec, "tokenizer.json")
     table = read_lookup(tmp_path / "ours.bin")
-    assert table.as_dict() == {(5, 6): {7: 2, 8: 1}, (7, 8): {9: 3}}
+    assert records_of_table(table) == {(5, 6): {7: 2, 8: 1}, (7, 8): {9: 3}}
     assert len(table) == 2  # without the second record of (7, 8) and the second 7
     assert manifest == read_manifest(tmp_path / "ours.bin")
     assert (manifest.tokenizer.fingerprint, manifest.tokenizer.vocab_size) == (codec.fingerprint, 100)
 
 
 def test_importing_refuses_another_vocabulary(tmp_path: Path, codec: TextCodec) -> None:
-    write_lookup(tmp_path / "theirs.bin", LookupTable.of({(1, 2): {100: 1}}))
+    write_lookup(tmp_path / "theirs.bin", table_of({(1, 2): {100: 1}}))
     with pytest.raises(InvalidInputError, match="must be in the tokenizer's vocabulary"):
         import_cache(tmp_path / "theirs.bin", tmp_path / "ours.bin", codec, "t")
-    write_lookup(tmp_path / "good.bin", LookupTable.of({(1, 2): {99: 1}}))
+    write_lookup(tmp_path / "good.bin", table_of({(1, 2): {99: 1}}))
     import_cache(tmp_path / "good.bin", tmp_path / "ours.bin", codec, "t")
     other = TextCodec(Tokenizer(models.WordLevel({f"v{i}": i for i in range(100)}, unk_token="v0")))
     with pytest.raises(TokenizerMismatchError):
@@ -129,13 +128,13 @@ def test_importing_refuses_another_vocabulary(tmp_path: Path, codec: TextCodec) 
 
 
 def test_importing_ignores_the_manifest_of_an_older_file(tmp_path: Path, codec: TextCodec) -> None:
-    write_lookup(tmp_path / "old.bin", LookupTable.of({(1, 2): {3: 1}}))
+    write_lookup(tmp_path / "old.bin", table_of({(1, 2): {3: 1}}))
     other = TextCodec(Tokenizer(models.WordLevel({f"v{i}": i for i in range(100)}, unk_token="v0")))
     import_cache(tmp_path / "old.bin", tmp_path / "theirs.bin", other, "another")
-    write_lookup(tmp_path / "theirs.bin", LookupTable.of({(4, 5): {6: 2}}), force=True)
+    write_lookup(tmp_path / "theirs.bin", table_of({(4, 5): {6: 2}}), force=True)
     manifest = import_cache(tmp_path / "theirs.bin", tmp_path / "ours.bin", codec, "t")
     assert manifest.tokenizer.fingerprint == codec.fingerprint
-    assert read_lookup(tmp_path / "ours.bin").as_dict() == {(4, 5): {6: 2}}
+    assert records_of_table(read_lookup(tmp_path / "ours.bin")) == {(4, 5): {6: 2}}
 
 
 def test_files_that_are_refused(tmp_path: Path, codec: TextCodec) -> None:
@@ -163,7 +162,7 @@ def test_files_that_are_refused(tmp_path: Path, codec: TextCodec) -> None:
 
 
 def test_the_verb_imports(tmp_path: Path, codec: TextCodec, capsys: pytest.CaptureFixture[str]) -> None:
-    write_lookup(tmp_path / "good.bin", LookupTable.of({(1, 2): {99: 1}}))
+    write_lookup(tmp_path / "good.bin", table_of({(1, 2): {99: 1}}))
     arguments = ["cache", "import", str(tmp_path / "good.bin"), str(tmp_path / "ours.bin")]
     assert main([*arguments, "--tokenizer", str(tmp_path / "tokenizer.json")]) == 0
     assert "1 n-grams" in capsys.readouterr().out

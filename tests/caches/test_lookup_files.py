@@ -14,15 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suffixsvc.errors import InvalidInputError, StoreCorruptError, StoreError, StoreFullError
-from suffixsvc_caches.lookup import (
-    FaultEffect,
-    LookupTable,
-    find_faults,
-    merge_tables,
-    read_lookup,
-    write_lookup,
-)
-from suffixsvc_caches.lookup.files import read_words, record_starts
+from suffixsvc_caches.lookup.faults import FaultEffect, find_faults
+from suffixsvc_caches.lookup.files import read_lookup, read_words, record_starts, write_lookup
+from suffixsvc_caches.lookup.table import merge_tables
+from support.lookup_tables import records_of_table, table_of
 
 #: the 2-grams of 10 11 12 10 11 13, records by n-gram; llama.cpp b11434 wrote 92 bytes, the first record so
 WRITTEN = bytes.fromhex(
@@ -54,18 +49,18 @@ def faults(raw: bytes, path: Path) -> list[tuple[int, FaultEffect]]:
 
 def test_bytes_are_those_of_llama_cpp(tmp_path: Path) -> None:
     path = tmp_path / "static.bin"
-    assert write_lookup(path, LookupTable.of(COUNTED)) == len(WRITTEN) == 92
+    assert write_lookup(path, table_of(COUNTED)) == len(WRITTEN) == 92
     assert path.read_bytes() == WRITTEN
-    assert read_lookup(path).as_dict() == COUNTED
+    assert records_of_table(read_lookup(path)) == COUNTED
 
 
 @given(table=tables_)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, table: dict) -> None:
     path = tmp_path_factory.mktemp("lookup") / "cache.bin"
-    write_lookup(path, LookupTable.of(table))
+    write_lookup(path, table_of(table))
     assert path.read_bytes() == b"".join(record(list(n), *f.items()) for n, f in table.items())
     read = read_lookup(path)
-    assert read.as_dict() == table
+    assert records_of_table(read) == table
     assert read.orders().tolist() == [len(ngram) for ngram in table]
     assert read.largest_token == max((token for n, f in table.items() for token in (*n, *f)), default=-1)
     assert faults(path.read_bytes(), path) == []
@@ -73,8 +68,8 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, table
 
 def test_tables_larger_than_a_block(tmp_path: Path) -> None:
     table = {(i, i + 1): {j: j + 1 for j in range(i % 3 + 1)} for i in range(70_000)}
-    write_lookup(tmp_path / "cache.bin", LookupTable.of(table))
-    assert read_lookup(tmp_path / "cache.bin").as_dict() == table
+    write_lookup(tmp_path / "cache.bin", table_of(table))
+    assert records_of_table(read_lookup(tmp_path / "cache.bin")) == table
 
 
 @given(tables=st.lists(tables_, max_size=4), seed=st.integers(0, 2**32))
@@ -84,13 +79,12 @@ def test_merging_adds_and_forgets_the_order(tables: list[dict], seed: int) -> No
         for ngram, followers in table.items():
             sums.setdefault(ngram, Counter()).update(followers)
     capped = {n: {t: min(c, 2**31 - 1) for t, c in f.items()} for n, f in sums.items()}
-    merged = merge_tables(map(LookupTable.of, tables))
-    assert merged.as_dict() == capped
+    merged = merge_tables(map(table_of, tables))
+    assert records_of_table(merged) == capped
     shuffled = [*tables]
     random.Random(seed).shuffle(shuffled)
     again = merge_tables(
-        LookupTable.of(dict(sorted(table.items(), key=lambda item: hash((seed, item[0])))))
-        for table in shuffled
+        table_of(dict(sorted(table.items(), key=lambda item: hash((seed, item[0]))))) for table in shuffled
     )
     for name in ("ngrams", "starts", "tokens", "counts"):
         assert np.array_equal(getattr(merged, name), getattr(again, name))
@@ -139,7 +133,7 @@ def test_faults_are_named_by_their_byte(
 def test_the_first_of_equal_records_counts(tmp_path: Path) -> None:
     path = tmp_path / "cache.bin"
     path.write_bytes(GOOD + record([1, 2], (3, 9)) + record([5], (6, 7), (6, 8)))
-    assert read_lookup(path).as_dict() == {(1, 2): {3: 4}, (5,): {6: 7}}
+    assert records_of_table(read_lookup(path)) == {(1, 2): {3: 4}, (5,): {6: 7}}
 
 
 @given(raw=st.binary(max_size=200))
@@ -155,35 +149,19 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, raw
         assert path.with_suffix(".again").read_bytes() == raw[:size] == raw
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        {(): {1: 1}},
-        {(1, 2, 3, 4, 5): {1: 1}},
-        {(1,): {}},
-        {(-1,): {1: 1}},
-        {(1,): {2**31: 1}},
-        {(1,): {1: 0}},
-    ],
-)
-def test_values_out_of_range(table: dict) -> None:
-    with pytest.raises(InvalidInputError):
-        LookupTable.of(table)
-
-
 def test_a_file_that_exists_is_kept_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "cache.bin"
     path.write_bytes(b"mine")
     with pytest.raises(InvalidInputError, match="exists"):
-        write_lookup(path, LookupTable.of(COUNTED))
+        write_lookup(path, table_of(COUNTED))
     assert path.read_bytes() == b"mine"
-    write_lookup(path, LookupTable.of(COUNTED), force=True)
+    write_lookup(path, table_of(COUNTED), force=True)
     assert path.read_bytes() == WRITTEN
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    table = LookupTable.of({(i,): {1: 1} for i in range(1000)})
+    table = table_of({(i,): {1: 1} for i in range(1000)})
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
     try:
         with pytest.raises(StoreFullError):

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffixsvc.errors import InvalidInputError, StoreCorruptError
-from suffixsvc_caches.lookup import LookupTable, NgramCounts, merge_tables, read_lookup, write_lookup
+from suffixsvc_caches.lookup.algorithm import NgramCounts
 from suffixsvc_caches.lookup.difference import compare_tables
+from suffixsvc_caches.lookup.files import read_lookup, write_lookup
 from suffixsvc_caches.lookup.inspect import Record, inspect_table
 from suffixsvc_caches.lookup.pruning import prune_table
 from suffixsvc_caches.lookup.replay import LookupReplayer, Program, TokenCall
-from suffixsvc_caches.lookup.table import repeated_rows, unique_rows
+from suffixsvc_caches.lookup.table import merge_tables, repeated_rows, unique_rows
+from support.lookup_tables import table_of
 
 tokens_ = st.integers(0, 4)
 tables_ = st.dictionaries(
@@ -36,11 +38,11 @@ MIXED = {
 
 
 def warned(table: dict, *, static: bool) -> str:
-    return "\n".join(inspect_table(LookupTable.of(table), static=static).warnings())
+    return "\n".join(inspect_table(table_of(table), static=static).warnings())
 
 
 def test_figures_of_a_static_cache() -> None:
-    found = inspect_table(LookupTable.of(MIXED), static=True, top=2)
+    found = inspect_table(table_of(MIXED), static=True, top=2)
     assert found.bytes == 6 * 20 + 10 * 8
     assert found.ngrams == {1: 1, 2: 4, 3: 1}
     assert (found.pairs, found.count, found.largest_token) == (10, 35, 5)
@@ -54,14 +56,14 @@ def test_figures_of_a_static_cache() -> None:
 
 
 def test_figures_of_a_dynamic_cache() -> None:
-    found = inspect_table(LookupTable.of(MIXED), static=False)
+    found = inspect_table(table_of(MIXED), static=False)
     # strict: 1-grams 4 times, 2-grams 3 times and 66 %, 3-grams twice and 66 %
     assert (found.firing, found.tied, found.dead) == (3, 0, 0)
     assert found.top == ()
 
 
 def test_an_empty_cache() -> None:
-    found = inspect_table(LookupTable.of({}), static=True, top=3)
+    found = inspect_table(table_of({}), static=True, top=3)
     assert (found.bytes, found.ngrams, found.pairs, found.largest_token, found.top) == (0, {}, 0, -1, ())
     assert list(found.warnings()) == []
 
@@ -97,7 +99,7 @@ def test_rows(rows: list[list[int]]) -> None:
 
 @given(first=tables_, second=tables_)
 def test_comparing_counts(first: dict, second: dict) -> None:
-    found = compare_tables(LookupTable.of(first), LookupTable.of(second), top=1000)
+    found = compare_tables(table_of(first), table_of(second), top=1000)
     assert found.ngrams == (
         len(first.keys() - second.keys()),
         len(first.keys() & second.keys()),
@@ -130,7 +132,7 @@ def everything(path: Path) -> None:
 
 def test_every_prefix_of_a_file_is_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "cache.bin"
-    write_lookup(path, LookupTable.of(MIXED))
+    write_lookup(path, table_of(MIXED))
     raw = path.read_bytes()
     ends = {0}
     for followers in (1, 2, 3, 1, 1, 2):
@@ -156,7 +158,7 @@ def test_no_change_of_a_file_breaks_anything(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
 ) -> None:
     path = tmp_path_factory.mktemp("hostile") / "cache.bin"
-    write_lookup(path, LookupTable.of(MIXED))
+    write_lookup(path, table_of(MIXED))
     words = np.frombuffer(path.read_bytes(), np.int32).copy()
     for at, value in changes:
         words[at] = value
@@ -176,4 +178,4 @@ def test_counted_files_are_those_of_a_recount(text: list[int]) -> None:
         counted.setdefault((a, b), Counter())[c] += 1
     counts = NgramCounts(orders=[2])
     counts.extend(text, 0)
-    assert counts.file_bytes() == LookupTable.of(counted).file_bytes()
+    assert counts.file_bytes() == table_of(counted).file_bytes()

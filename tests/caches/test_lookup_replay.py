@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.lookup import LookupTable
 from suffixsvc_caches.lookup.replay import (
     LookupReplayer,
     Program,
     ReplayStats,
     TokenCall,
-    replay_sizes,
 )
+from suffixsvc_caches.simulation import pruned_sizes
 from support import lookup_oracle as oracle
+from support.lookup_tables import records_of_table, table_of
 
 tokens_ = st.integers(0, 3)
 calls_ = st.lists(
@@ -31,7 +31,7 @@ SLOW_STATIC = oracle.loaded([(ngram, [*pairs.items()]) for ngram, pairs in STATI
 @given(calls=calls_, ctx=st.integers(2, 20), wide=st.integers(1, 8))
 def test_stats_replay_a_log_as_one_text_in_chunks(calls: list[TokenCall], ctx: int, wide: int) -> None:
     text = [token for call in calls for token in call.response]
-    replayer = LookupReplayer(LookupTable.of(STATIC), program=Program.STATS, ctx=ctx, draft_tokens=wide)
+    replayer = LookupReplayer(table_of(STATIC), program=Program.STATS, ctx=ctx, draft_tokens=wide)
     assert replayer.add_log(calls) == ReplayStats(wide, *oracle.stats(text, ctx, wide, SLOW_STATIC))
 
 
@@ -57,7 +57,7 @@ def test_calls_are_replayed_one_by_one(calls: list[TokenCall], wide: int, progra
             drafted, accepted, steps, at = drafted + len(draft), accepted + right, steps + 1, at + len(new)
         if program is Program.LOOKUP:
             oracle.merge(dynamic, context)
-    found = LookupReplayer(LookupTable.of(STATIC), program=program, draft_tokens=wide).add_log(calls)
+    found = LookupReplayer(table_of(STATIC), program=program, draft_tokens=wide).add_log(calls)
     assert found == ReplayStats(wide, tokens, drafted, accepted, steps, tokens)
 
 
@@ -70,12 +70,12 @@ def test_figures() -> None:
 
 
 def test_a_dynamic_cache_is_used_and_not_modified() -> None:
-    table = LookupTable.of({(5, 6, 7): {8: 4}})
+    table = table_of({(5, 6, 7): {8: 4}})
     calls = [TokenCall([5, 6], [7, 8, 9])]
     for _ in range(2):
         found = LookupReplayer(None, table, program=Program.LOOKUP).add_log(calls)
         assert (found.n_drafted, found.n_accept) == (1, 1)
-    assert table.as_dict() == {(5, 6, 7): {8: 4}}
+    assert records_of_table(table) == {(5, 6, 7): {8: 4}}
 
 
 @pytest.mark.parametrize("wrong", [{"ctx": 1}, {"draft_tokens": 0}])
@@ -85,11 +85,11 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, int]) -> None:
 
 
 def test_sizes_rise_to_the_whole_table() -> None:
-    table = LookupTable.of({(i, i + 1): {i + 2: i + 2, 0: 1} for i in range(2000)})
-    points = replay_sizes(table, lambda cut: ReplayStats(8, n_predict=len(cut)), 10)
+    table = table_of({(i, i + 1): {i + 2: i + 2, 0: 1} for i in range(2000)})
+    points = pruned_sizes(table)
     sizes = [size for size, _ in points]
     assert sizes == sorted(set(sizes))
     assert len(sizes) == 10
     assert sizes[-1] == table.file_bytes() == 2000 * 36
-    assert points[-1][1].n_predict == 2000
-    assert all(28 * forecast.n_predict == size for size, forecast in points[:-1])
+    assert points[-1][1] is table
+    assert all(28 * len(cut) == size for size, cut in points[:-1])

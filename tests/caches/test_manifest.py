@@ -21,7 +21,7 @@ from suffixsvc.errors import (
     TokenizerMismatchError,
 )
 from suffixsvc_caches.cache_files import load_cache
-from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
+from suffixsvc_caches.lookup.files import read_lookup, write_lookup
 from suffixsvc_caches.manifest import (
     CacheFormat,
     Manifest,
@@ -32,8 +32,9 @@ from suffixsvc_caches.manifest import (
     read_manifest,
     write_manifest,
 )
+from support.lookup_tables import records_of_table, table_of
 
-TABLE = LookupTable.of({(10, 11): {13: 1, 12: 1}, (11, 12): {10: 1}, (7,): {8: 5}})
+TABLE = table_of({(10, 11): {13: 1, 12: 1}, (11, 12): {10: 1}, (7,): {8: 5}})
 GOLDEN = """\
 {
   "manifest": 1,
@@ -99,18 +100,18 @@ def test_a_cache_without_a_manifest(tmp_path: Path) -> None:
     write_lookup(tmp_path / "bare.bin", TABLE)
     table, manifest = load_cache(tmp_path / "bare.bin", "xxh3:00000000000000bb")
     assert manifest is None
-    assert table.as_dict() == TABLE.as_dict()
+    assert records_of_table(table) == records_of_table(TABLE)
 
 
 def test_ids_of_another_tokenizer_are_refused(cache: Path) -> None:
-    assert load_cache(cache, "xxh3:00000000000000aa")[0].as_dict() == TABLE.as_dict()
+    assert records_of_table(load_cache(cache, "xxh3:00000000000000aa")[0]) == records_of_table(TABLE)
     with pytest.raises(TokenizerMismatchError, match="expected xxh3:00000000000000bb; got xxh3:0000"):
         load_cache(cache, "xxh3:00000000000000bb")
 
 
 def test_a_manifest_of_another_file_is_refused(cache: Path) -> None:
     """The cache was replaced without its manifest."""
-    write_lookup(cache, LookupTable.of({(1, 2): {3: 4}}), force=True)
+    write_lookup(cache, table_of({(1, 2): {3: 4}}), force=True)
     with pytest.raises(StoreForeignError, match="written for another file") as caught:
         load_cache(cache)
     assert "cache import" in str(caught.value)

@@ -11,7 +11,6 @@ import json
 import random
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +243,7 @@ def test_a_page_header_of_more_than_a_few_kilobytes_is_damaged(tmp_path: Path) -
     for size, fits in ((100, True), (5000, False)):
         header = empty + b"\x69" + thrift_list(size, b"\x00") + b"\x00"
         pages = io.BytesIO(header)
-        found = read_pages(pages, replace(chunk, start=0, packed=len(header)))
+        found = read_pages(pages, chunk._replace(start=0, packed=len(header)))
         if fits:
             assert [page.dictionary for page in found] == [True]
         else:
@@ -253,7 +252,7 @@ def test_a_page_header_of_more_than_a_few_kilobytes_is_damaged(tmp_path: Path) -
     statistics = (
         b"\x15\x00\x15\x00\x15\x00\x2c\x15\x02\x5c\x18" + varint(5 * MB) + bytes(5 * MB) + b"\x00\x00\x00"
     )
-    [page] = read_pages(io.BytesIO(statistics), replace(chunk, start=0, packed=len(statistics), cells=1))
+    [page] = read_pages(io.BytesIO(statistics), chunk._replace(start=0, packed=len(statistics), cells=1))
     assert page.values == 1, "texts of statistics are skipped, with any length"
 
 

@@ -20,12 +20,13 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
 )
 from suffixsvc_caches.logs import ReadOptions
-from suffixsvc_caches.logs.base.sources import open_pieces
-from suffixsvc_caches.lookup import read_lookup
+from suffixsvc_caches.logs.formats.values import read_values
+from suffixsvc_caches.lookup.files import read_lookup
 from suffixsvc_caches.manifest import find_mismatches, read_manifest
 from suffixsvc_caches.recipes import READY_MADE, Recipe, find_recipe, make_recipe, preload
 from suffixsvc_cli import main
 from suffixsvc_client import ClientConfig, SuffixClient
+from support.lookup_tables import records_of_table
 from support.serving import ServeProcess, socket_dir
 
 FINGERPRINT = "xxh3:0123456789abcdef"
@@ -77,7 +78,7 @@ def test_what_a_recipe_makes(folder: Path) -> None:
     assert manifest is not None
     assert manifest.tokenizer.fingerprint == FINGERPRINT
     assert list(find_mismatches(recipe.static, manifest, table)) == []
-    records = table.as_dict()
+    records = records_of_table(table)
     assert records[(11, 12)] == {13: 5}
     assert records[(2, 3)] == {40: 5}  # the n-gram begins in the prompt
     assert not any(7 in followers for followers in records.values())
@@ -100,11 +101,11 @@ def test_it_makes_the_same_bytes_and_keeps_what_is_there(folder: Path) -> None:
 def test_the_logs_are_read_twice_at_most(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
 
-    def open_and_note(path: Path, *more: Any) -> Any:
+    def read_and_note(path: Path, *more: Any, **options: Any) -> Any:
         read.append(path)
-        return open_pieces(path, *more)
+        return read_values(path, *more, **options)
 
-    monkeypatch.setattr("suffixsvc_caches.logs.read.open_pieces", open_and_note)
+    monkeypatch.setattr("suffixsvc_caches.logs.read.read_values", read_and_note)
     assert make_recipe(find_recipe(str(folder))).calls == 5
     assert 1 <= len(read) <= 2
 

@@ -12,12 +12,16 @@ import pytest
 
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.lookup_records import TalliedFile
-from suffixsvc_caches.building import BuildSpec, LookupSpec, build, selection
-from suffixsvc_caches.counting import Records
-from suffixsvc_caches.lookup import read_lookup
+from suffixsvc_caches.building import selection
+from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupSpec
+from suffixsvc_caches.building.run import build
+from suffixsvc_caches.building.spec import BuildSpec
+from suffixsvc_caches.counting.merging import Records
 from suffixsvc_caches.lookup.algorithm import LookupDrafter, NgramCounts
+from suffixsvc_caches.lookup.files import read_lookup
 from support.build_logs import Call, texts_of, write_log
 from support.lookup_oracle import PERCENT_LAX, PERCENT_STRICT, SAMPLES_LAX, SAMPLES_STRICT
+from support.lookup_tables import records_of_table
 from support.ngram_oracle import Ngram, fires, follows, ranked
 
 RECORD = 28
@@ -92,7 +96,7 @@ def test_the_best_records_for_a_budget(static: bool, seed: int, tmp_path: Path) 
             room = useful if budget is None else min(useful, budget // RECORD)
             best = sorted(range(len(found)), key=lambda i: (-worth[i], -found[i].share, i))[:room]
             expected = {found[i].ngram: {found[i].follower: found[i].count} for i in sorted(best)}
-            table = read_lookup(path).as_dict()
+            table = records_of_table(read_lookup(path))
             assert list(table.items()) == list(expected.items())
             assert path.stat().st_size == RECORD * room
 
@@ -139,13 +143,13 @@ def test_a_compact_static_cache_drafts_what_the_whole_one_does(seed: int, tmp_pa
 
 def test_followers_are_cut_and_counts_kept_small(tmp_path: Path) -> None:
     calls = [Call([1, 2, 3] * 6000), Call([1, 2, 4] * 4), Call([1, 2, 5] * 3), Call([7, 8, 9, 7, 8, 6])]
-    exact = read_lookup(built(calls, tmp_path / "exact", static=True, exact_counts=True)).as_dict()
+    exact = records_of_table(read_lookup(built(calls, tmp_path / "exact", static=True, exact_counts=True)))
     assert exact[1, 2] == {3: 6000, 4: 4, 5: 3}
     assert exact[7, 8] == {6: 1, 9: 1}
-    small = read_lookup(built(calls, tmp_path / "small", static=True)).as_dict()
+    small = records_of_table(read_lookup(built(calls, tmp_path / "small", static=True)))
     assert small[1, 2] == {3: 4000, 4: 2, 5: 2}
     assert small[7, 8] == {6: 2, 9: 1}
-    top = read_lookup(built(calls, tmp_path / "top", static=True, top=1, min_count=2)).as_dict()
+    top = records_of_table(read_lookup(built(calls, tmp_path / "top", static=True, top=1, min_count=2)))
     assert top[1, 2] == {3: 4000}
     assert (7, 8) not in top
 
@@ -169,13 +173,13 @@ def test_candidates_beyond_the_memory_limit_are_dropped_by_count(tmp_path: Path)
     for name, half in zip("ab", np.split(rows, 2), strict=True):
         (tmp_path / name).write_bytes(half.tobytes())
         parts.append(TalliedFile(tmp_path / name, 20, 20, half.nbytes, int(half[:, 7].sum()), 0))
-    [wanted] = selection.candidates([2], static=True, min_count=1)
+    [wanted] = LookupCaches(LookupSpec(tmp_path / "c.bin", compact=True)).wanted
     found = [Records(wanted, parts)]
     everything, none = selection.select(found, None)
-    assert (none, len(everything.rows[0])) == (0, 40)
+    assert (none, len(everything[0])) == (0, 40)
     chosen, least = selection.select(found, None, memory_bytes=10 * 160)
     assert least == 31
-    assert sorted(chosen.rows[0][:, 7].tolist()) == list(range(31, 41))
-    assert chosen.rows[0].tolist() == rows[rows[:, 7] >= 31].tolist()  # still in order
+    assert sorted(chosen[0][:, 7].tolist()) == list(range(31, 41))
+    assert chosen[0].tolist() == rows[rows[:, 7] >= 31].tolist()  # still in order
     nothing, most = selection.select(found, None, memory_bytes=0)
-    assert (len(nothing.rows[0]), most) == (0, 41)
+    assert (len(nothing[0]), most) == (0, 41)

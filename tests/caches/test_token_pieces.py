@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from suffixsvc.types import TokenArray
-from suffixsvc_caches.tokenizers import encode_texts, load_tokenizer
 from suffixsvc_caches.tokenizers import pieces as module
 from suffixsvc_caches.tokenizers.base import Tokenizer
+from suffixsvc_caches.tokenizers.load import load_tokenizer
+from suffixsvc_caches.tokenizers.pieces import encode_texts
 
 tokenizers = pytest.importorskip("tokenizers")
 

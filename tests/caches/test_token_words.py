@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
-from suffixsvc.errors import InvalidInputError
+from suffixsvc.core import _ext
 from suffixsvc.types import TokenArray
-from suffixsvc_caches.tokenizers import load_tokenizer
 from suffixsvc_caches.tokenizers.caching_encoder import CachingEncoder
+from suffixsvc_caches.tokenizers.gguf import GgufTokenizer
 from suffixsvc_caches.tokenizers.json_file import JsonTokenizer
-from suffixsvc_caches.tokenizers.word_cache import MAX_WORD_BYTES, WordCache, WordCut
-from suffixsvc_caches.tokenizers.words import SPLIT_EXPRESSIONS, WORD_RULES, cut_table
+from suffixsvc_caches.tokenizers.load import load_tokenizer
+from suffixsvc_caches.tokenizers.words import SPLIT_EXPRESSIONS, WORD_RULES, WordCut, cut_table
 from suffixsvc_client.text import TextCodec
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from support.word_vocabulary import SPELLED, texts_of_words, write_word_tokenizer, write_word_vocabulary
@@ -26,6 +26,9 @@ pytest.importorskip("llama_cpp")
 
 #: llama.cpp uses std::regex for their expressions, which takes ten times as long
 SLOW = {"deepseek-v3", "gpt-4o", "hunyuan-dense", "kanana2", "llama4", "minimax-m2", "seed-coder", "tekken"}
+
+#: longer words are not cached
+MAX_WORD_BYTES = 256
 
 Cuts = npt.NDArray[np.uint8]
 
@@ -59,7 +62,8 @@ def test_every_rule_against_llama_cpp(rule: str, tmp_path: Path) -> None:
     with LlamaModel(path, vocab_only=True) as model:
         assert {token.text.decode() for token in model.special_tokens} >= set(SPELLED)
         tokenizer = load_tokenizer(path)
-        assert isinstance(tokenizer._encode.__self__, CachingEncoder)  # type: ignore[attr-defined] # how it is done
+        assert isinstance(tokenizer, GgufTokenizer)
+        assert tokenizer.encoder is not None
         assert different(model, lambda text: tokenizer.encode_batch([text])[0], texts) == []
 
 
@@ -77,7 +81,8 @@ def test_other_rules_have_no_words(rule: str, tmp_path: Path) -> None:
     """Tokenizers with unknown word rules encode whole texts."""
     path = write_word_vocabulary(tmp_path / "m.gguf", rule)
     tokenizer = load_tokenizer(path)
-    assert not isinstance(getattr(tokenizer._encode, "__self__", None), CachingEncoder)  # type: ignore[attr-defined] # as above
+    assert isinstance(tokenizer, GgufTokenizer)
+    assert tokenizer.encoder is None
     with LlamaModel(path, vocab_only=True) as model:
         texts = texts_of_words(1, 20)
         assert different(model, lambda text: tokenizer.encode_batch([text])[0], texts) == []
@@ -106,7 +111,7 @@ def test_every_expression_against_the_tokenizers_library(
 ) -> None:
     path = write_word_tokenizer(tmp_path / "tokenizer.json", splitter, normalizer=normalizer)
     tokenizer, plain = JsonTokenizer(path), TextCodec.load(path)
-    assert tokenizer._encoder is not None
+    assert tokenizer.encoder is not None
     texts = texts_of_words(new_seed(), 300)
     found = [ids.tolist() for ids in tokenizer.encode_batch(texts)]
     assert found == [plain.encode(text).tolist() for text in texts]
@@ -149,7 +154,7 @@ def test_other_tokenizers_have_no_words(
     path = tmp_path / "tokenizer.json"
     write_word_tokenizer(path, splitter, special=special, normalizer=normalizer)
     tokenizer, plain = JsonTokenizer(path), TextCodec.load(path)
-    assert tokenizer._encoder is None
+    assert tokenizer.encoder is None
     texts = texts_of_words(1, 20)
     assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [
         plain.encode(text).tolist() for text in texts
@@ -194,9 +199,9 @@ def test_the_cache_is_cleared_at_its_memory_limit(qwen: LlamaModel) -> None:
     most = 0
     for i in range(40):
         assert different(qwen, encoder.encode, texts_of_words(i, 30)) == []
-        most = max(most, encoder._cache.words)
+        most = max(most, encoder.memo.words)
     assert 400 < most < 3000
-    assert encoder._cache.words != most
+    assert encoder.memo.words != most
 
 
 def test_threads_share_the_words(qwen: LlamaModel) -> None:
@@ -220,19 +225,24 @@ def test_the_cache_reports_holes_and_missing_words() -> None:
     cuts = np.zeros((128, 128), np.uint8)
     cuts[ord("b"), ord("a")] = WordCut.HERE
     cuts[ord("b"), ord(" ")] = WordCut.BEFORE_LETTER
-    cache = WordCache(cuts, memory_bytes=1 << 20)
+    memo = _ext.WordMemo(cuts.tobytes(), 1 << 20)
+
+    def learn(words: list[bytes], *tokens: list[int]) -> None:
+        ends = np.cumsum([len(each) for each in tokens], dtype=np.int64)
+        memo.learn(words, np.array([i for each in tokens for i in each], np.int32), ends)
+
     text = b"ab" * 3 + b" a" + b" 1" + b"b" * 300 + b"ab"
-    assert cache.encode(text).missing == [b"ab"]
-    cache.insert([b"ab", b"x" * 300], [np.array([7, 8], np.int32), np.array([9], np.int32)])
-    assert cache.words == 1
-    found = cache.encode(text)
-    assert (found.tokens.tolist(), found.missing) == ([7, 8] * 4, [])
-    assert found.holes == [(6, 6, 6 + 2 + 2 + 300)]
-    cache.insert([b"ab"], [np.array([1], np.int32)])
-    assert cache.encode(b"ab").tokens.tolist() == [7, 8], "cached words are not replaced"
-    assert cache.encode(b"").tokens.tolist() == []
-    cache.insert([], [])
-    with pytest.raises(InvalidInputError, match=r"cuts must be uint8"):
-        WordCache(np.zeros((2, 2), np.uint8), memory_bytes=1)
-    with pytest.raises(InvalidInputError, match="one entry for each word"):
-        cache.insert([b"ab"], [])
+    assert memo.encode(text)[2] == [b"ab"]
+    learn([b"ab", b"x" * 300], [7, 8], [9])
+    assert memo.words == 1
+    ids, holes, missing = memo.encode(text)
+    assert (ids.tolist(), missing) == ([7, 8] * 4, [])
+    assert holes == [(6, 6, 6 + 2 + 2 + 300)]
+    learn([b"ab"], [1])
+    assert memo.encode(b"ab")[0].tolist() == [7, 8], "cached words are not replaced"
+    assert memo.encode(b"")[0].tolist() == []
+    learn([])
+    with pytest.raises(ValueError, match="cuts"):
+        _ext.WordMemo(bytes(4), 1)
+    with pytest.raises(ValueError, match="ends"):
+        learn([b"ab"])

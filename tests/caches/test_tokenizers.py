@@ -17,7 +17,7 @@ from suffixsvc.errors import (
     ModelNotFoundError,
     TokenizerMismatchError,
 )
-from suffixsvc_caches.tokenizers import TokenizerSource, load_tokenizer
+from suffixsvc_caches.tokenizers.load import TokenizerSource, load_tokenizer, require_fingerprint
 from support.tiny_gguf import EOS_ID
 from support.tiny_tokenizer import EOS, write_gguf, write_tokenizer
 
@@ -51,9 +51,9 @@ def test_the_fingerprint_depends_on_special_tokens(tmp_path: Path) -> None:
     sources = [TokenizerSource(path), TokenizerSource(path, eos=EOS), TokenizerSource(path, EOS, 258)]
     prints = [source.load().fingerprint for source in sources]
     assert len(set(prints)) == 3
-    assert load_tokenizer(path, eos=EOS, expected=prints[1]).fingerprint == prints[1]
+    assert load_tokenizer(path, eos=EOS).fingerprint == prints[1]
     with pytest.raises(TokenizerMismatchError, match=r"tokenizer\.json has another") as caught:
-        load_tokenizer(path, expected=prints[1])
+        require_fingerprint(prints[0], prints[1], path.name)
     assert "--eos" in str(caught.value)
     assert write_tokenizer(tmp_path / "other.json", merges=True)
     assert load_tokenizer(tmp_path / "other.json").fingerprint not in prints
@@ -152,7 +152,7 @@ def test_bos_and_eos_arguments(tmp_path: Path) -> None:
 def test_the_real_small_model(real_model: Path) -> None:
     tokenizer = load_tokenizer(real_model)
     assert tokenizer.vocab_size == 49_152
-    assert load_tokenizer(real_model, expected=tokenizer.fingerprint)
+    assert load_tokenizer(real_model).fingerprint == tokenizer.fingerprint
     for text, ids in zip(TEXTS, tokenizer.encode_batch(TEXTS), strict=True):
         assert tokenizer.decode(ids) == text
         assert ids.max(initial=0) < tokenizer.vocab_size

@@ -19,9 +19,11 @@ from suffixsvc import SuffixCache
 from suffixsvc_caches.building import run as run_module
 from suffixsvc_caches.logs import ReadOptions
 from suffixsvc_caches.logs.base.options import LogFilter
-from suffixsvc_caches.lookup import read_lookup
+from suffixsvc_caches.lookup.files import read_lookup
 from suffixsvc_caches.manifest import manifest_path, read_manifest
 from support.build_logs import synthetic_calls, write_log
+from support.engine_parts import parts_of
+from support.lookup_tables import records_of_table
 from support.ngram_oracle import follows
 from support.small_disk import files_up_to
 from support.tiny_tokenizer import write_tokenizer
@@ -89,7 +91,7 @@ def test_from_texts_to_caches(run: Run, texts: list[object], tmp_path: Path) -> 
     outputs = ["--lookup-static", s, "--lookup-dynamic", d, "--data", tmp_path / "data", "--namespace", "a/b"]
     code, output, wrong = run(*texts, *outputs, "--json", "--exact-counts", "--workers", 2)
     assert (code, wrong) == (0, "")
-    from suffixsvc_caches.tokenizers import load_tokenizer
+    from suffixsvc_caches.tokenizers.load import load_tokenizer
 
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
     ids = [(each.tolist(), 0) for each in tokenizer.encode_batch(RESPONSES)]
@@ -99,15 +101,15 @@ def test_from_texts_to_caches(run: Run, texts: list[object], tmp_path: Path) -> 
     assert plain["read"]["counts"]["malformed"] == 1
     assert plain["corpus"] == {"namespace": "a/b", "outputs": 4}
     by_order = [follows(ids, n) for n in range(1, 5)]
-    assert read_lookup(s).as_dict() == by_order[1]
-    assert read_lookup(d).as_dict() == {
+    assert records_of_table(read_lookup(s)) == by_order[1]
+    assert records_of_table(read_lookup(d)) == {
         ngram: counts for order in by_order for ngram, counts in order.items()
     }
     assert plain["static"]["bytes"] == s.stat().st_size
     assert plain["static"]["ngrams"] == {"2": len(by_order[1])}
     assert plain["dynamic"]["pairs"] == sum(len(counts) for order in by_order for counts in order.values())
     with SuffixCache(tmp_path / "data") as cache:
-        held = Counter(tokenizer.decode(each.output.token_ids) for each in cache._store.scan("a/b"))
+        held = Counter(tokenizer.decode(each.output.token_ids) for each in parts_of(cache).store.scan("a/b"))
     assert held == Counter(RESPONSES)
     assert not list(tmp_path.glob("*.work*"))
 
@@ -341,8 +343,7 @@ def test_every_read_option_has_a_command_line_option() -> None:
 
     options = inspect.signature(build).parameters
     wanted = {field.name for kind in (ReadOptions, LogFilter) for field in dataclasses.fields(kind)}
-    named = {"format": "log_format", "agents": "agent", "models": "model", "kinds": "kind"}
-    assert {named.get(name, name) for name in wanted - {"filter", "want_prompt"}} <= options.keys()
+    assert wanted - {"filter", "want_prompt"} <= options.keys()
 
 
 def test_the_prompts_of_a_batch_come_from_its_input(run: Run, tmp_path: Path) -> None:
@@ -364,7 +365,7 @@ def test_the_prompts_of_a_batch_come_from_its_input(run: Run, tmp_path: Path) ->
         cache = tmp_path / f"{len(list(tmp_path.iterdir()))}.bin"
         code, output, wrong = run(tmp_path / log, *tokenizer, "--lookup-static", cache, "--json", *options)
         assert (code, wrong) == (0, ""), output
-        return dict(read_lookup(cache).as_dict())
+        return dict(records_of_table(read_lookup(cache)))
 
     asking = tmp_path / "in.jsonl"
     whole = counted("whole.jsonl")

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 import suffixsvc_cli as cli
-from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
+from suffixsvc_caches.lookup.files import read_lookup, write_lookup
+from suffixsvc_caches.lookup.table import LookupTable
 from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, manifest_path, write_manifest
+from support.lookup_tables import records_of_table, table_of
 from support.tiny_tokenizer import EOS, write_gguf, write_tokenizer
 
 LOG = Path(__file__).resolve().parents[1] / "data" / "recorded_demo.jsonl.gz"
-TABLE = LookupTable.of({(1, 2): {3: 5, 4: 2}, (7, 7): {8: 1}})
+TABLE = table_of({(1, 2): {3: 5, 4: 2}, (7, 7): {8: 1}})
 
 
 def run(*args: str | Path) -> subprocess.CompletedProcess[str]:
@@ -63,7 +65,7 @@ def test_inspect_ignores_a_manifest_of_another_file(cache: Path, tmp_path: Path)
     cache.rename(tmp_path / "moved.bin")
     manifest_path(cache).rename(manifest_path(tmp_path / "moved.bin"))
     assert "warning" not in run("inspect", tmp_path / "moved.bin").stdout  # it is still that file's
-    other = LookupTable.of({(1, 2): {3: 5, 4: 2}, (7,): {8: 1}})
+    other = table_of({(1, 2): {3: 5, 4: 2}, (7,): {8: 1}})
     write_lookup(tmp_path / "moved.bin", other, force=True)
     assert (tmp_path / "moved.bin").stat().st_size == 64
     result = run("inspect", tmp_path / "moved.bin", "--tokenizer", write_tokenizer(tmp_path / "t.json"))
@@ -81,7 +83,7 @@ def test_inspect_shows_ids_beyond_the_vocabulary(kind: str, tmp_path: Path) -> N
     """It ended with an error where it should have warned; a tokenizer.json showed no text at all."""
     tokenizer = write_gguf(tmp_path / "t.gguf") if kind == "gguf" else write_tokenizer(tmp_path / "t.json")
     cache = tmp_path / "odd.bin"
-    write_lookup(cache, LookupTable.of({(72, 105): {33: 5}, (72, 999_999): {105: 4, 2**31 - 1: 2}}))
+    write_lookup(cache, table_of({(72, 105): {33: 5}, (72, 999_999): {105: 4, 2**31 - 1: 2}}))
     result = run("inspect", cache, "--tokenizer", tokenizer)
     assert result.returncode == 0, result.stderr
     assert "'Hi'" in result.stdout
@@ -137,7 +139,7 @@ def test_verify_names_the_byte(cache: Path, tmp_path: Path) -> None:
         True,
         False,
     ]
-    write_lookup(cache, LookupTable.of({(1, 2): {3: 5, 4: 2}, (7, 7): {9: 1}}), force=True)
+    write_lookup(cache, table_of({(1, 2): {3: 5, 4: 2}, (7, 7): {9: 1}}), force=True)
     result = run("verify", cache)
     assert result.returncode == 2
     assert "the manifest says xxh3" in result.stdout
@@ -147,7 +149,7 @@ def test_verify_names_the_byte(cache: Path, tmp_path: Path) -> None:
 def test_merge_and_diff(cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "both.bin"
     assert run("merge", cache, cache, out).returncode == 0
-    assert read_lookup(out).as_dict() == {(1, 2): {3: 10, 4: 4}, (7, 7): {8: 2}}
+    assert records_of_table(read_lookup(out)) == {(1, 2): {3: 10, 4: 4}, (7, 7): {8: 2}}
     assert run("verify", out).returncode == 0
     before = out.read_bytes()
     refused = run("merge", cache, out)
@@ -191,7 +193,7 @@ def test_forecast_draws_hit_rate_against_size(tmp_path: Path) -> None:
         followers = counted.setdefault((a, b), {})
         followers[c] = followers.get(c, 0) + 1
     cache, picture = tmp_path / "demo.bin", tmp_path / "demo.svg"
-    write_lookup(cache, LookupTable.of(counted))
+    write_lookup(cache, table_of(counted))
     stats = ("--program", "stats", "--ctx", "256")
     found = run_json("forecast", cache, LOG, *stats, "--plot", picture)
     chunks = (len(tokens) - 1) // 256
@@ -223,7 +225,7 @@ def test_forecast_simulates_the_server_by_default(cache: Path) -> None:
 
 def test_forecast_of_a_dynamic_cache(tmp_path: Path) -> None:
     counts = tmp_path / "dynamic.bin"
-    write_lookup(counts, LookupTable.of({(5,): {6: 9}, (5, 6): {7: 9}}))
+    write_lookup(counts, table_of({(5,): {6: 9}, (5, 6): {7: 9}}))
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps({"prompt_token_ids": [1, 5], "response_token_ids": [9, 5, 6, 7]}) + "\n")
     found = run_json("forecast", counts, log, "--program", "lookup")

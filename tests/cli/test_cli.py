@@ -131,10 +131,10 @@ def test_an_unknown_verb_is_a_usage_error() -> None:
 def test_a_missing_extra_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "needs_llama.py").write_text("import llama_cpp\n\n\ndef verb() -> None: ...\n")
+    (tmp_path / "needs_llama.py").write_text("import llama_cpp\n\n\ndef serve() -> None: ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "llama_cpp", None)  # what an import finds where it is not installed
-    monkeypatch.setitem(cli.VERBS, "serve", cli.Verb("needs_llama", "verb", "for this test"))
+    monkeypatch.setitem(cli.VERBS, "serve", cli.Verb("needs_llama", "for this test"))
 
     assert cli.main(["serve"]) == 2
     captured = capsys.readouterr()
@@ -147,7 +147,7 @@ def test_a_broken_import_of_our_own_keeps_its_traceback(
 ) -> None:
     (tmp_path / "broken_verb.py").write_text("import suffixsvc_no_such_module\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(cli.VERBS, "serve", cli.Verb("broken_verb", "verb", "for this test"))
+    monkeypatch.setitem(cli.VERBS, "serve", cli.Verb("broken_verb", "for this test"))
     with pytest.raises(ModuleNotFoundError):
         cli.main(["serve"])
 
@@ -155,9 +155,9 @@ def test_a_broken_import_of_our_own_keeps_its_traceback(
 def test_ctrl_c_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "waits.py").write_text("def verb() -> None:\n    raise KeyboardInterrupt\n")
+    (tmp_path / "waits.py").write_text("def serve() -> None:\n    raise KeyboardInterrupt\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(cli.VERBS, "serve", cli.Verb("waits", "verb", "for this test"))
+    monkeypatch.setitem(cli.VERBS, "serve", cli.Verb("waits", "for this test"))
     assert cli.main(["serve"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
     with pytest.raises(KeyboardInterrupt):

@@ -52,7 +52,7 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "a namespace": (("a", "--namespace", "a b"), "namespace path must be without spaces"),
     "a temperature": (("a", "--temperature", "-1"), "temperature must be"),
-    "settings": (("a", "--settings", "/none.toml"), "the settings in /none.toml cannot be read"),
+    "settings": (("a", "--settings", "/none.toml"), "settings file /none.toml must be readable"),
     "experts": (("a", "--experts", "2"), "has no experts"),
     "a recipe": (("a", "--preload", "poems"), "poems"),
     "a recipe of others": (("a", "--preload", "sql"), "the recipe sql must be of the model's tokenizer"),

@@ -28,9 +28,8 @@ def spell(token: int) -> bytes:
 def record(decision: Verify, emitted: bytes, accepted: int = 0, replayed: int = 0) -> StepRecord:
     """A step behind "x"."""
     return StepRecord(
-        4, (ord("x"), *decision.token_ids), decision.sources, decision.probs, decision.layer, accepted,
-        tuple(emitted), 0.001, 0.02, decision, replayed,
-    )  # fmt: skip
+        4, (ord("x"), *decision.token_ids), accepted, tuple(emitted), 0.001, 0.02, decision, replayed
+    )
 
 
 def told(step: StepRecord, *, replays: bool = False, first_match: bool = False) -> list[str]:

@@ -20,6 +20,7 @@ from suffixsvc.lookup_records import RecordFile
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client import AsyncSuffixClient, ClientConfig
 from suffixsvc_client.transport.grpc_sync import GrpcTransport
+from support.client_parts import current_channel
 from support.serving import PATIENCE_S, ServeProcess, eventually, serving, socket_dir
 
 CONFIG = ClientConfig(step_timeout_s=300, open_timeout_s=300, call_timeout_s=300)
@@ -54,9 +55,8 @@ def call(client: AsyncSuffixClient, kind: str) -> Coroutine[Any, Any, object]:
 
 async def in_flight(client: AsyncSuffixClient, kind: str) -> asyncio.Task[object]:
     """A call that the service has not answered."""
-    channels = client._transport._channels  # type: ignore[attr-defined] # of the transport over gRPC
     task = asyncio.ensure_future(call(client, kind))
-    while channels._current is None or not channels._current.active_calls:
+    while not (current := current_channel(client.runner.transport)) or not current.active_calls:
         assert not task.done(), task.exception()
         await asyncio.sleep(0.01)
     return task
@@ -109,9 +109,8 @@ from suffixsvc.transport import channels
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.transport import grpc_sync
-from suffixsvc_client.protocol.effects import Method
+from suffixsvc_client.protocol.effects import Call
 
-INFO = Method("GetServerInfo", pb.GetServerInfoRequest, pb.GetServerInfoReply)
 FILES = {channels.__file__, grpc_sync.__file__}
 target, kind = sys.argv[1:]
 folder = target.removeprefix("unix:").rpartition("/")[0]
@@ -127,7 +126,7 @@ def held():
 
 def ask(transport):
     if kind == "unary":
-        transport.unary(INFO, pb.GetServerInfoRequest(), 300)
+        transport.call(Call(pb.GetServerInfoRequest(), 300))
     else:
         transport.exchange([pb.StreamRequest(), pb.StreamRequest()], 300)
 
@@ -218,7 +217,7 @@ def test_a_stream_whose_thread_cannot_be_started_leaks_nothing(
                 lambda: set(threading.enumerate()) <= before,
                 "gRPC's sender thread has ended",
             )
-            current = transport._channels._current
+            current = current_channel(transport)
             assert current is not None
             assert current.active_calls == 0
         assert len(transport.exchange([pb.StreamRequest()], PATIENCE_S)) == 1

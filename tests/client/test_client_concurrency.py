@@ -11,6 +11,7 @@ import pytest
 
 from suffixsvc import SuffixCache
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
+from support.engine_parts import parts_of
 from support.serving import serving, socket_dir
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
@@ -44,7 +45,7 @@ def flat(script: list[list[int]]) -> list[int]:
 
 
 def check(cache: SuffixCache, written: list[list[list[int]]]) -> None:
-    outputs = sorted(row.output.token_ids.tolist() for row in cache._store.scan())
+    outputs = sorted(row.output.token_ids.tolist() for row in parts_of(cache).store.scan())
     assert outputs == sorted(flat(script) for script in written)
     assert cache.stats().sessions == 0
 
@@ -97,6 +98,6 @@ async def test_cancelled_steps_lose_nothing(cache: SuffixCache, address: str) ->
                 await asyncio.gather(task, return_exceptions=True)
         expected = session.length
         await session.close()
-    [row] = cache._store.scan()
+    [row] = parts_of(cache).store.scan()
     assert len(row.output.token_ids) == expected - 1
     assert row.output.token_ids.tolist() == sorted(row.output.token_ids.tolist())

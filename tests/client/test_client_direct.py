@@ -25,7 +25,7 @@ from suffixsvc.frames import DIRECT_SUFFIX, GREETING
 from suffixsvc.service.server import SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client import ClientConfig, SuffixClient
-from suffixsvc_client.protocol.effects import SERVER_INFO
+from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport.direct import UnixTransport, open_transport
 from suffixsvc_client.transport.grpc_sync import GrpcTransport
 from support.direct import opening
@@ -93,7 +93,7 @@ def test_no_step_uses_grpc_with_a_direct_socket(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("over gRPC")
 
-    for name in ("exchange", "post", "unary"):
+    for name in ("exchange", "post", "call"):
         monkeypatch.setattr(GrpcTransport, name, refuse)
     with SuffixClient(f"unix:{folder / 's'}", PATIENT) as client:
         session = client.namespace("a").open_session([1, 2])
@@ -176,7 +176,7 @@ def test_errors_are_those_of_the_service(folder: Path, server: SuffixServer) -> 
     with pytest.raises(LimitExceededError, match="at most 4096 bytes"):
         transport.exchange([long], 300.0)
     assert transport.exchange([opening(0)], 300.0)[0].open.session_id
-    assert transport.unary(SERVER_INFO, pb.GetServerInfoRequest(), 20.0).max_message_bytes == 4096
+    assert transport.call(Call(pb.GetServerInfoRequest(), 20.0)).max_message_bytes == 4096
     transport.close()
     for act in (lambda: transport.exchange([opening(0)], 300.0), lambda: transport.post([opening(0)])):
         with pytest.raises(ServiceUnavailableError, match="the client is closed"):

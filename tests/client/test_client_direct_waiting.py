@@ -23,6 +23,7 @@ from suffixsvc.frames import DIRECT_SUFFIX, GREETING, frame
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_client.transport.direct import UnixTransport
+from support.client_parts import background_threads, waiting_procedures, wrap_socket
 from support.direct import opening
 from support.serving import ServeProcess, eventually, serving, socket_dir
 
@@ -215,8 +216,7 @@ def test_a_partial_message_ends_the_connection(folder: Path) -> None:
         transport = UnixTransport(address)
         try:
             opened = transport.exchange([opening(0)], 300.0)[0].open
-            connection = transport._thread_local.connection
-            connection._socket = _Interrupted(connection._socket)
+            connection = wrap_socket(transport, _Interrupted)
             with pytest.raises(KeyboardInterrupt):
                 transport.post([context(opened.session_id, [7] * 100, opened.length)])
             assert not connection.usable
@@ -241,7 +241,7 @@ def test_a_forked_child_opens_its_sessions_itself(folder: Path) -> None:
             return len(session.step([5, 6, 7])) > 0
 
         # the service is down
-        eventually(lambda: drafts() or client._background._thread is not None, "the background thread began")
+        eventually(lambda: drafts() or background_threads(), "the background thread began")
 
         child = os.fork()
         if not child:
@@ -256,7 +256,7 @@ def test_a_forked_child_opens_its_sessions_itself(folder: Path) -> None:
         os.write(say, b".")
         eventually(drafts, "the parent drafts")
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert client._background._queue.qsize() <= 1
+        assert waiting_procedures(client) <= 1
         os.close(hear)
         os.close(say)
 

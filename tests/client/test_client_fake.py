@@ -19,6 +19,7 @@ from suffixsvc.errors import (
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, EmptyReason, SuffixClient
 from suffixsvc_client.testing import AsyncFakeTransport, FakeTransport
+from support.engine_parts import parts_of
 from support.fake_client import LIMITS, WORDS, down, drafts_again, steps_sent, stored, warnings_of
 
 
@@ -94,7 +95,7 @@ class TestSteps:
         fake.fail_with = None
         session.step([14])
         session.close()
-        _, row = cache._store.scan()
+        _, row = parts_of(cache).store.scan()
         assert row.output.token_ids.tolist() == [11, 12, 13, 14]
         assert row.output.segment_lens == (3, 1)
 
@@ -164,7 +165,7 @@ class TestRestarts:
         assert client.counts.reopened == 1
         assert client.counts.empty[EmptyReason.SESSION_LOST] >= 1
         session.close()
-        _, row = cache._store.scan()
+        _, row = parts_of(cache).store.scan()
         assert row.output.token_ids.tolist() == [11, 12, 13, 14]
         assert row.output.segment_lens == (2, 2)
         assert row.output.prompt_tail.tolist() == [1, 2, 3]

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.errors import (
@@ -19,9 +18,11 @@ from suffixsvc.errors import (
     SuffixError,
     TokenizerMismatchError,
 )
+from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client import EmptyReason, SuffixClient
-from suffixsvc_client.protocol.effects import CLOSE, Method
+from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.testing import FakeTransport
+from support.engine_parts import parts_of
 from support.fake_client import (
     LIMITS,
     WORDS,
@@ -38,12 +39,12 @@ from support.serving import eventually
 class LateCloses(FakeTransport):
     """Every close is executed, and the answer to the first one is late."""
 
-    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        if method is not CLOSE:
-            return super().unary(method, request, timeout_s)
+    def call(self, call: Call) -> Any:
+        if not isinstance(call.request, pb.CloseSessionRequest):
+            return super().call(call)
         self.delay_s = 0.0 if self.late_replies else 1e9
         try:
-            return super().unary(method, request, timeout_s)
+            return super().call(call)
         finally:
             self.delay_s = 0.0
 
@@ -68,7 +69,7 @@ class TestExpired:
             session.step([])
         assert (session.close(commit=commit) is not None) == commit
         assert stored(cache) == ([[11, 12, 13]] if commit else [])
-        assert not any(row.output.incomplete for row in cache._store.scan())
+        assert not any(row.output.incomplete for row in parts_of(cache).store.scan())
 
     @pytest.mark.parametrize("kind", ["sync", "aio"])
     @pytest.mark.parametrize("written", [[11, 12], []])
@@ -170,7 +171,7 @@ class TestClosing:
                 fake.fail_with = None
             with pytest.raises(ServiceTimeoutError):
                 session.close()
-            [first] = [row.output_id for row in cache._store.scan("a")][1:]
+            [first] = [row.output_id for row in parts_of(cache).store.scan("a")][1:]
             if between == "empty step":
                 assert len(session.step([])) == 0
             assert session.close() == first
@@ -232,7 +233,7 @@ class TestSessionLimit:
         drafts_again(session)
         assert EmptyReason.REFUSED not in client.counts.empty
         assert session.close() is not None
-        assert stored(fake._cache) == [[11, 12]]
+        assert stored(fake.cache) == [[11, 12]]
 
     def test_close_can_be_repeated_until_there_is_room(
         self, fake: FakeTransport, client: SuffixClient
@@ -246,7 +247,7 @@ class TestSessionLimit:
                 session.close()
         other.close()
         assert session.close() is not None
-        assert stored(fake._cache) == [[11, 12]]
+        assert stored(fake.cache) == [[11, 12]]
 
 
 def test_close_retries_a_refused_session(
@@ -280,6 +281,6 @@ def test_closing_while_the_session_is_being_opened(
         session.step([i])  # opens it in the background
         assert session.close() is not None
         assert session.closed
-        assert len(session.state) == 3 + 4
+        assert len(session.verbs.state) == 3 + 4
     assert stored(cache) == [[i] * 4 for i in range(20)]
     assert client.stats().sessions == 0

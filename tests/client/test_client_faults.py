@@ -24,6 +24,8 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, ClientStats, EmptyReason, SuffixClient
 from suffixsvc_client.transport.interface import CHANNEL_OPTIONS as OPTIONS
+from support.client_parts import stream_of
+from support.engine_parts import parts_of
 from support.serving import PATIENCE_S, Blocking, ServeProcess, event_loop, eventually, socket_dir
 
 pytestmark = pytest.mark.crash
@@ -107,7 +109,7 @@ def test_killed_and_started_again(service: ServeProcess, connect: Callable[[str]
     output_id = session.close()
     service.terminate()
     with SuffixCache(service.folder / "data") as cache:
-        [row] = cache._store.scan()
+        [row] = parts_of(cache).store.scan()
         assert row.output_id == output_id
         assert row.output.token_ids.tolist() == WORDS * 2 + WORDS[:4] + WORDS[:2]
         assert row.output.segment_lens == (16, 4, 2)
@@ -143,7 +145,9 @@ def test_paused(service: ServeProcess, connect: Callable[[str], Any]) -> None:
     session.close()
     service.terminate()
     with SuffixCache(service.folder / "data") as cache:
-        outputs = [row.output.token_ids.tolist() for row in cache._store.scan() if not row.output.incomplete]
+        outputs = [
+            row.output.token_ids.tolist() for row in parts_of(cache).store.scan() if not row.output.incomplete
+        ]
         assert outputs == [WORDS * 4]
 
 
@@ -319,8 +323,7 @@ def test_an_idle_client_keeps_its_connection(service: ServeProcess, monkeypatch:
         session = client.namespace("a").open_session(WORDS)
         session.step([WORDS[0]])
         time.sleep(7)
-        stream = client._transport._stream  # type: ignore[attr-defined]  # private
-        assert not stream.ended
+        assert not stream_of(client.runner.transport).ended
         session.step([WORDS[1]])
         assert session.close() is not None
         assert client.counts.empty == {}

@@ -6,7 +6,15 @@ import json
 import subprocess
 import sys
 
-FORBIDDEN = ("lmdb", "pygtrie", "suffixsvc.core", "suffixsvc.engine", "suffixsvc.index", "suffixsvc.store")
+FORBIDDEN = (
+    "lmdb",
+    "pydantic",
+    "pygtrie",
+    "suffixsvc.core",
+    "suffixsvc.engine",
+    "suffixsvc.index",
+    "suffixsvc.store",
+)
 FORBIDDEN += ("suffixsvc.service", "tokenizers", "llama_cpp", "typer", "rich")
 
 

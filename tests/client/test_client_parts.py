@@ -94,7 +94,8 @@ class TestTokenLog:
         pieces = list(token_log.pieces(start, end))
         got = [(int(token), piece.output) for piece in pieces for token in piece.tokens]
         assert got == simple[start:end]
-        assert [piece.at for piece in pieces] == [start, *(piece.end for piece in pieces[:-1])][: len(pieces)]
+        ends = [piece.at + len(piece.tokens) for piece in pieces]
+        assert [piece.at for piece in pieces] == [start, *ends][: len(pieces)]
 
     def test_long_runs_are_split(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(token_log_module, "CHUNK_TOKENS", 4)

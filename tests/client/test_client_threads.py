@@ -18,10 +18,11 @@ import pytest
 from suffixsvc import SuffixCache
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc_adapters.async_close import SessionCloser
+from suffixsvc_adapters.tracking.async_close import SessionCloser
 from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_client.protocol.effects import Procedure
 from suffixsvc_client.transport import grpc_sync
+from support.client_parts import stream_of, wait_on_stream
 from support.direct import call
 from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
@@ -46,8 +47,8 @@ def test_failed_background_work_does_not_stop_the_thread(error: BaseException) -
         yield
 
     with SuffixClient("unix:/nowhere/s") as client:
-        client._background.add(broken())
-        client._background.add(good())
+        client.runner.background.add(broken())
+        client.runner.background.add(good())
         assert done.wait(PATIENCE_S)
 
 
@@ -62,9 +63,9 @@ def test_a_failed_reader_ends_waiting_calls(folder: Path, monkeypatch: pytest.Mo
             transport = grpc_sync.GrpcTransport(address)
             opening = pb.StreamRequest(open=pb.OpenSessionRequest(namespace="a"))
             assert transport.exchange([opening], PATIENCE_S)[0].open.session_id
-            stream: Any = transport._stream
+            stream = stream_of(transport)
             answers: Any = grpc_sync.queue.SimpleQueue()
-            stream._waiting[1 << 40] = answers
+            wait_on_stream(transport, 1 << 40, answers)
             monkeypatch.setattr(grpc_sync, "error_from_rpc", broken)
         assert isinstance(answers.get(timeout=PATIENCE_S), ServiceUnavailableError)
         eventually(lambda: stream.ended, "the next call opens another stream")
@@ -127,7 +128,7 @@ def test_an_opening_in_the_background_survives_a_defect(folder: Path) -> None:
 
     config = ClientConfig(step_timeout_s=5, open_timeout_s=5, breaker_pause_s=0.05)
     with SuffixCache() as cache, SuffixClient(f"unix:{folder}/s", config) as client:
-        client._background.add(broken())
+        client.runner.background.add(broken())
         session = client.namespace("a").open_session([1, 2, 3])
         with serving(cache, f"unix:{folder}/s"):
 

@@ -11,6 +11,7 @@ import pytest
 
 from suffixsvc import SuffixCache
 from suffixsvc.core import Index, Session, new_learner
+from support.engine_parts import parts_of
 
 
 def tokens(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -102,7 +103,7 @@ def test_a_closed_session_frees_its_memory_while_it_is_referenced() -> None:
     rng = np.random.default_rng(4)
     with SuffixCache() as cache:
         space = cache.namespace("a")
-        index = cache._catalog.index_of("a").index
+        index = parts_of(cache).catalog.index_of("a").index
         sessions = [space.open_session(tokens(rng, 20_000)) for _ in range(3)]
         assert index.session_bytes > 3 * 20_000 * 20
         for session, commit in zip(sessions, (True, False, True), strict=True):

@@ -18,6 +18,7 @@ import pytest
 from suffixsvc.core import Index, Session, new_learner
 from suffixsvc.core._ext import longest_holds, reset_holds
 from suffixsvc.core.segments import Segment, SegmentText, build_segment
+from support.segment_levels import levels_of
 
 #: nodes, or edges, of one hold: those of a batch, and what its last token may add
 MOST_WORK = 6_000
@@ -377,4 +378,4 @@ def test_outputs_are_forgotten_while_hubs_are_corrected(tmp_path: Path) -> None:
     rng = np.random.default_rng(9)
     for _ in range(50):
         context = tokens(rng, 2, 3_000)
-        assert segment.query(context) == again.query(context)
+        assert levels_of(segment, context) == levels_of(again, context)

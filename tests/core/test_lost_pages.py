@@ -1,7 +1,7 @@
 """Mapped segments whose pages cannot be read any more: truncated while in use, which acts like a
 failing disk.
 
-Tests that may end the process run in a child process. In addition, ``segment_stress`` (``make sanitize``)
+Tests that may end the process run in a child process. In addition, ``core_stress`` (``make sanitize``)
 removes pages from segments that threads read.
 """
 
@@ -19,15 +19,19 @@ import pytest
 
 from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
 from suffixsvc.errors import SegmentCorruptError
+from support.segment_levels import levels_of
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 LENGTH = 60_000
+TESTS = Path(__file__).parents[1]
 
 PRELUDE = """
 import faulthandler, mmap, os, resource, signal, sys, tempfile
 import numpy as np
 from suffixsvc.core.segments import Segment, SegmentText, build_segment, reinstall_sigbus_handler
+sys.path.insert(0, sys.argv[2])
+from support.segment_levels import levels_of
 
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 folder = sys.argv[1]
@@ -42,7 +46,7 @@ def cut_segment(name):
 
 def lose(name):
     segment, text = cut_segment(name)
-    assert segment.query(text[1000:1064].tolist()) == []
+    assert levels_of(segment, text[1000:1064].tolist()) == []
     assert segment.corrupt
     print("survived", flush=True)
 
@@ -62,7 +66,7 @@ def caught():
 
 def in_a_process(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(code), str(folder)],
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(code), str(folder), str(TESTS)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -93,8 +97,8 @@ def test_a_truncated_segment_is_corrupt_and_does_not_end_the_process(tmp_path: P
         while not segment.corrupt:
             queried += 1
             start = queried * 97 % 50_000
-            segment.query(text[start:start + 64].tolist())
-        assert segment.query(text[1000:1064].tolist()) == []
+            levels_of(segment, text[start:start + 64].tolist())
+        assert levels_of(segment, text[1000:1064].tolist()) == []
         print("survived", flush=True)
         """,
     )
@@ -220,7 +224,7 @@ def test_a_handler_that_was_installed_later_is_called_after_ours(tmp_path: Path)
         late = cut_segment("c.seg")
         faulthandler.disable(); faulthandler.enable()
         reinstall_sigbus_handler()
-        assert late[0].query(late[1][1000:1064].tolist()) == []
+        assert levels_of(late[0], late[1][1000:1064].tolist()) == []
         print("survived", flush=True)
         """,
     )
@@ -235,12 +239,12 @@ def test_a_forked_child_survives_too(tmp_path: Path) -> None:
         segment, text = cut_segment("a.seg")
         child = os.fork()
         if child == 0:
-            assert segment.query(text[1000:1064].tolist()) == []
+            assert levels_of(segment, text[1000:1064].tolist()) == []
             lose("b.seg")
             os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert not segment.corrupt  # the child's pages are separate
-        assert segment.query(text[1000:1064].tolist()) == []
+        assert levels_of(segment, text[1000:1064].tolist()) == []
         """,
     )
     assert result.returncode == 0, result.stderr
@@ -253,7 +257,7 @@ def test_many_segments_come_and_go(tmp_path: Path) -> None:
         lost = segment_at(tmp_path / f"{i}.seg", 6)
         if i % 3 == 0:
             os.truncate(lost.path, 4096)
-            lost.query(text_of(6)[100:164].tolist())
+            levels_of(lost, text_of(6)[100:164].tolist())
             assert lost.corrupt
     assert not kept.corrupt
     kept.check()

@@ -51,8 +51,8 @@ def draft(session: Session, n: int = 4) -> tuple[list[int], list[int]]:
 def test_drafts_come_from_segments_of_every_namespace_read(folder: Path) -> None:
     own, other = Index(64), Index(64)
     first, second = text_of(1), text_of(2)
-    own.set_segments([sealed(folder, "own.seg", {1: first}).native])
-    other.set_segments([sealed(folder, "other.seg", {2: second}).native])
+    own.set_segments([sealed(folder, "own.seg", {1: first})])
+    other.set_segments([sealed(folder, "other.seg", {2: second})])
     session = Session(own, [other], new_learner(), 7, 64)
     for text in (first, second):
         session.append_context(np.array(text[:20], dtype=np.int32))
@@ -66,7 +66,7 @@ def test_a_session_takes_a_new_list_at_its_next_step(folder: Path) -> None:
     session = session_at(index, text[:20], 5)
     assert draft(session) == ([], [])
     segment = sealed(folder, "late.seg", {1: text})
-    index.set_segments([segment.native])
+    index.set_segments([segment])
     assert draft(session) == (text[20:24], [1] * 4)
     index.set_segments([])
     assert draft(session) == ([], [])
@@ -78,7 +78,7 @@ def test_a_replaced_segment_stays_mapped_as_long_as_a_session_has_it(folder: Pat
 
     index, text, path = Index(64), text_of(4), folder / "replaced.seg"
     segment = sealed(folder, "replaced.seg", {1: text})
-    index.set_segments([segment.native])
+    index.set_segments([segment])
     session = session_at(index, text[:20], 5)
     path.unlink()
     del segment
@@ -95,7 +95,7 @@ def test_what_is_forgotten_is_not_drafted_at_the_next_step(folder: Path) -> None
     """The result for the end of the text is retained between steps, but not after outputs were forgotten."""
     index, text = Index(64), text_of(5)
     segment = sealed(folder, "forget.seg", {1: text, 2: [*text[10:20], *text_of(6)]})
-    index.set_segments([segment.native])
+    index.set_segments([segment])
     session = session_at(index, text[:20], 5)
     assert draft(session, 1)[0] == [text[20]]
     segment.forget([1])
@@ -117,7 +117,7 @@ def test_a_corrupt_segment_is_skipped(folder: Path) -> None:
             segment = Segment(path)
         except SuffixError:
             continue
-        index.set_segments([segment.native, whole.native])
+        index.set_segments([segment, whole])
         session = session_at(index, text[:20], 5)
         if segment.corrupt:
             damaged += 1
@@ -133,7 +133,7 @@ def test_a_corrupt_segment_is_skipped(folder: Path) -> None:
 def test_a_sealed_text_is_followed_over_a_token_that_differs(folder: Path) -> None:
     """The recovery model of the index: the template continues with another value filled in."""
     index, text = Index(64), text_of(9)
-    index.set_segments([sealed(folder, "template.seg", {1: text}).native])
+    index.set_segments([sealed(folder, "template.seg", {1: text})])
     session = session_at(index, text[:20], 5)
     session.append(np.array([text[20], 5000], dtype=np.int32), True)
     _, _, followed = session.inspect(WIDTH)
@@ -145,7 +145,7 @@ def test_a_sealed_text_is_followed_over_a_token_that_differs(folder: Path) -> No
 def test_a_recovery_ends_with_its_text_or_when_it_is_forgotten(folder: Path) -> None:
     index, text = Index(64), text_of(10)
     segment = sealed(folder, "ends.seg", {1: text})
-    index.set_segments([segment.native])
+    index.set_segments([segment])
     ends, forgets = (session_at(index, text[:n], 5 + n) for n in (58, 20))
     ends.append(np.array([5000], dtype=np.int32), True)
     assert ends.inspect(WIDTH)[2][1][2] == text[59]
@@ -166,12 +166,12 @@ def test_take_recently_used_returns_the_texts_that_drafts_came_from(folder: Path
     for writer in (2, 3):
         index.add(np.array(texts[writer], dtype=np.int32), 0, writer)
     segment = sealed(folder, "noted.seg", {104: texts[4], 105: texts[5]})
-    index.set_segments([segment.native])
+    index.set_segments([segment])
     for n in (4, 2, 5, 2, 4):
         assert draft(session_at(index, texts[n][:20], 50 + n))[0] == texts[n][20:24]
     draft(session_at(index, texts[0][:20], 60))
-    assert (index.take_recently_used(), segment.native.take_recently_used()) == ([2], [105, 104])
-    assert (index.take_recently_used(), segment.native.take_recently_used()) == ([], [])
+    assert (index.take_recently_used(), segment.take_recently_used()) == ([2], [105, 104])
+    assert (index.take_recently_used(), segment.take_recently_used()) == ([], [])
     draft(session_at(index, texts[3][:20], 61))
     assert index.take_recently_used() == [3]
 
@@ -185,11 +185,11 @@ def test_of_equal_texts_the_newest_is_recorded(folder: Path) -> None:
         assert index.take_recently_used() == [writer]
     segment = sealed(folder, "twice.seg", {1: text, 2: text, 9: text})
     sealed_only = Index(64)
-    sealed_only.set_segments([segment.native])
+    sealed_only.set_segments([segment])
     for forgotten, newest in ((7, [9]), (9, [2]), (2, [1]), (1, [])):
         draft(session_at(sealed_only, text[:30], 60))
         segment.forget([forgotten])
-        assert segment.native.take_recently_used() == newest
+        assert segment.take_recently_used() == newest
 
 
 def test_own_text_and_unused_drafts_are_not_recorded(folder: Path) -> None:

@@ -33,6 +33,7 @@ from suffixsvc.errors import (
     StoreForeignError,
     StoreFullError,
 )
+from support.segment_levels import levels_of
 from support.segment_oracle import SegmentOracle
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "segment"
@@ -72,7 +73,7 @@ def use(path: Path) -> str:
     try:
         segment = Segment(path, [2])
         for context in ([1, 2], [3, 2**31 - 1, 1, 2, 3], [5, 5, 5], [9], [2] * 70):
-            for level in segment.query(context, width=8, tokens=[1, 2, 5]):
+            for level in levels_of(segment, context, width=8, tokens=[1, 2, 5]):
                 assert 1 <= level.length <= 64
                 assert all(token >= 0 for token, _ in level.strongest)
         segment.correct_hubs()
@@ -104,10 +105,10 @@ def test_the_golden_file_reads_back() -> None:
     segment = Segment(GOLDEN / "v1.seg")
     segment.check()
     assert segment.outputs() == [41, 42, 43]
-    (two, one) = segment.query([100, 200], [1, 2], tokens=[300, 700])
+    (two, one) = levels_of(segment, [100, 200], [1, 2], tokens=[300, 700])
     assert (two.length, two.entries, two.total, two.strongest) == (2, 1, 2, [(300, 2)])
     assert (one.length, one.entries, one.total, one.votes, one.newest) == (1, 2, 3, [3, 0], (300, 43))
-    (edges,) = segment.query([2**31 - 1, 0, 2**31 - 1], [3])
+    (edges,) = levels_of(segment, [2**31 - 1, 0, 2**31 - 1], [3])
     assert (edges.length, edges.total, edges.newest) == (3, 2, (0, 43))
     stats = segment.stats()
     assert (stats.first_lsn, stats.last_lsn, stats.tokens, stats.texts, stats.occurrences) == (
@@ -181,12 +182,12 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
             segment = Segment(path, [2])
         except SegmentCorruptError:
             continue
-        found = segment.query([1, 2, 3])
+        found = levels_of(segment, [1, 2, 3])
         assert [(r.length, r.total) for r in found] == truth or (segment.corrupt and not found)
         with pytest.raises(SegmentCorruptError):
             segment.check()
         assert segment.corrupt
-        assert segment.query([1, 2, 3]) == []
+        assert levels_of(segment, [1, 2, 3]) == []
 
 
 def test_damage_with_correct_checksums_never_crashes(tmp_path: Path) -> None:
@@ -288,7 +289,7 @@ def test_bad_texts_are_refused_and_leave_nothing(tmp_path: Path, bad: SegmentTex
 @pytest.mark.parametrize("orders", [[0], [2, 1], [1, 1], [65], list(range(1, 13))])
 def test_invalid_orders_are_refused(orders: list[int]) -> None:
     with pytest.raises(InvalidInputError):
-        Segment(GOLDEN / "v1.seg").query([1], orders)
+        levels_of(Segment(GOLDEN / "v1.seg"), [1], orders)
 
 
 def test_a_cancelled_job_leaves_nothing(tmp_path: Path) -> None:
@@ -362,7 +363,7 @@ def test_concurrent_readers_forgets_corrections_checks_and_merges(
         random = Random()
         while not stop.is_set():
             context = [random.choice([1, 2, 3]) for _ in range(6)]
-            for level in segment.query(context, tokens=[1, 2, 3]):
+            for level in levels_of(segment, context, tokens=[1, 2, 3]):
                 if level.total > 22_000 or sum(level.votes) > 22_000:
                     failures.append(f"{level}")
 
@@ -379,5 +380,5 @@ def test_concurrent_readers_forgets_corrections_checks_and_merges(
     for reader in readers:
         reader.join()
     assert failures == []
-    assert segment.query([1, 2]) == []
+    assert levels_of(segment, [1, 2]) == []
     assert segment.outputs() == []

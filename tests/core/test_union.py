@@ -172,7 +172,7 @@ class World:
             part.segment.path.unlink()
 
     def list_segments(self) -> None:
-        natives = [s.segment.native for s in self.sealed]
+        natives = [s.segment for s in self.sealed]
         self.random.shuffle(natives)
         self.index.set_segments(natives)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,7 @@ import pytest
 
 from suffixsvc import wire
 from suffixsvc.errors import InvalidCostError, InvalidTokensError
-from suffixsvc.values import MAX_TOKEN_ID, CostCurveCache, as_cost_curve, as_token_array
-from suffixsvc_client.protocol.costs import CostEncoder
+from suffixsvc.values import MAX_TOKEN_ID, as_cost_curve, as_token_array
 
 CURVE = np.array([0, 1, 1.5, 2.5], np.float32)
 FROZEN = CURVE.copy()
@@ -24,51 +24,43 @@ COSTS: list[Any] = [
 
 @pytest.mark.parametrize("last", COSTS, ids=repr)
 def test_a_known_cost_is_what_checking_it_again_gives(last: Any) -> None:
-    memo, encoder = CostCurveCache(), CostEncoder()
-    for cost in (last, *(c for other in COSTS for c in (other, last))):
+    plain = list(last) if isinstance(last, np.ndarray) and last.ndim else last  # a list is checked every time
+    for cost, again in ((last, plain), *((c, c) for c in COSTS), (last, plain)):
         for width in (2, 5):
-            assert memo.curve(cost, width).tolist() == as_cost_curve(cost, width)[: width + 1].tolist()
-        encoded = encoder.encode(cost)
-        assert encoded.message == wire.cost_to_proto(cost)
-        assert encoded.data == encoded.message.SerializeToString()
+            assert as_cost_curve(cost, width).tolist() == as_cost_curve(again, width).tolist()
 
 
 def test_costs_that_take_turns_are_worked_out_once() -> None:
-    memo = CostCurveCache()
     asked = [(0.02, 16), (0.02, 0), (CURVE, 2)]
-    first = [memo.curve(cost, width) for cost, width in asked]
+    first = [as_cost_curve(cost, width) for cost, width in asked]
     for (cost, width), known in zip(asked, first, strict=True):
-        assert memo.curve(cost, width) is known
-    for width in range(100):  # and it does not grow for ever
-        memo.curve(0.02, width)
-    assert len(memo._known) <= 4
+        assert as_cost_curve(cost, width) is known
+        assert not known.flags.writeable
 
 
 @pytest.mark.parametrize("freeze", [False, True])
 def test_a_curve_that_was_written_to_is_another_one(freeze: bool) -> None:
-    memo, encoder = CostCurveCache(), CostEncoder()
     curve = CURVE.copy()
     behind = curve[:]
     curve.setflags(write=not freeze)
-    before = encoder.encode(curve).data
-    assert memo.curve(curve, 2).tolist() == [1, 1.5, 2.5]
+    before = wire.cost_to_proto(curve)
+    assert as_cost_curve(curve, 2).tolist() == [1, 1.5, 2.5]
     behind[2] = 9
-    assert memo.curve(curve, 2).tolist() == [1, 9, 2.5]
-    assert encoder.encode(curve).data != before
+    assert as_cost_curve(curve, 2).tolist() == [1, 9, 2.5]
+    assert wire.cost_to_proto(curve) != before
     behind[2] = -9
     with pytest.raises(InvalidCostError):
-        memo.curve(curve, 2)
+        as_cost_curve(curve, 2)
     with pytest.raises(InvalidCostError):
-        encoder.encode(curve)
+        wire.cost_to_proto(curve)
 
 
 def test_a_cost_that_was_refused_is_refused_again() -> None:
-    memo, encoder = CostCurveCache(), CostEncoder()
     for _ in range(2):
         with pytest.raises(InvalidCostError):
-            memo.curve(float("nan"), 4)
+            as_cost_curve(float("nan"), 4)
         with pytest.raises(InvalidCostError):
-            encoder.encode(float("nan"))
+            wire.cost_to_proto(float("nan"))
 
 
 @pytest.mark.parametrize("length", [1, 32, 33])
@@ -80,3 +72,15 @@ def test_short_and_long_lists_are_checked_alike(length: int) -> None:
             as_token_array([0] * (length - 1) + [wrong])  # type: ignore[list-item]  # what callers may send
     with pytest.raises(InvalidTokensError):
         as_token_array([True] * length)
+
+
+def test_long_cost_curves_of_clients_are_not_kept() -> None:
+    """64 curves of 16 MiB would have been kept for the life of a service."""
+    curve = np.ones(1 << 20)
+    tracemalloc.start()
+    for last in range(8):
+        curve[-1] = last
+        as_cost_curve(curve, 0)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 8 << 20

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from suffixsvc import SuffixCache
 from suffixsvc_bench.demo import agents
 from suffixsvc_bench.demo.agent_runner import AgentRunner
 from suffixsvc_bench.demo.pipeline import Call
 from suffixsvc_bench.demo.questions import FIRST_PASS
+from suffixsvc_bench.speculation.speculator import Speculator
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
 from suffixsvc_driver.settings.driver_config import DriverConfig
@@ -24,11 +23,10 @@ def test_a_drafted_run_pays_for_its_session_and_a_plain_one_for_nothing(tmp_path
     settings = ContextSettings(context_size=2048, slots=2, threads=1, max_width=8)
     call = Call(agents.PLANNER, FIRST_PASS[0], 0, agents.plan_prompt(FIRST_PASS[0].text))
     with LlamaTarget(model, settings) as target, SuffixCache() as cache:
-        runner = AgentRunner(target, LiveCurve(CostCurve.linear(0.1, 8)), cache.namespace("demo/tiny"))
+        curve = LiveCurve(CostCurve.linear(0.1, 8))
+        runner = AgentRunner(target.model, Speculator(target, curve, cache.namespace("demo/tiny")))
         drafted, plain = runner.drafted(call, DriverConfig()), runner.plain(call)
         assert cache.stats().outputs == 1
-    assert drafted.extra_seconds > 0
-    assert drafted.timing.seconds == pytest.approx(drafted.result.decode_seconds + drafted.extra_seconds)
-    assert plain.extra_seconds == 0
-    assert plain.timing.seconds == plain.result.decode_seconds
+    assert drafted.outcome.seconds > drafted.result.decode_seconds
+    assert plain.outcome.seconds == plain.result.decode_seconds
     assert drafted.result.token_ids == plain.result.token_ids

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from suffixsvc_bench.demo.paired import Pairing, Timing, median_ratio, speed
+from suffixsvc_bench.speculation.paired import Outcome, Pair, median_ratio
 
 
-def pairing(drafted: tuple[int, float], plain: list[tuple[int, float]]) -> Pairing:
-    return Pairing("call", "agent", Timing(*drafted), tuple(Timing(*t) for t in plain))
+def pairing(drafted: tuple[int, float], plain: list[tuple[int, float]]) -> Pair:
+    return Pair("call", "agent", Outcome(*drafted), Outcome.sum([Outcome(*each) for each in plain]))
 
 
 def test_a_ratio_is_of_tokens_per_second_over_all_plain_runs() -> None:
@@ -34,4 +34,4 @@ def test_equal_calls_have_no_spread() -> None:
 
 def test_no_calls_have_no_ratio() -> None:
     assert median_ratio([]) is None
-    assert speed([]) == 0.0
+    assert Outcome.sum([]).speed == 0.0

@@ -257,11 +257,11 @@ def lose_a_signal() -> None:
 
 def test_a_signal_whose_exception_was_lost_still_stops() -> None:
     def work() -> None:
-        with stop_on_signals() as raise_if_stopped:
-            raise_if_stopped()
+        with stop_on_signals() as signals:
+            signals.check()
             lose_a_signal()
             with pytest.raises(KeyboardInterrupt):
-                raise_if_stopped()
+                signals.check()
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
@@ -288,8 +288,8 @@ def test_an_error_after_a_signal_is_an_interrupt() -> None:
 def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with stop_on_signals() as raise_if_stopped:
+        with stop_on_signals() as signals:
             os.kill(os.getpid(), signal.SIGHUP)
-            raise_if_stopped()
+            signals.check()
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -9,8 +9,10 @@ import typer
 
 from suffixsvc.errors import InvalidConfigError, ModelNotFoundError, ServiceUnavailableError
 from suffixsvc_bench.demo import setup
+from suffixsvc_bench.demo.options import DemoOptions
 from suffixsvc_bench.demo.run import run_demo
-from suffixsvc_bench.demo.setup import DemoOptions, check_output_file, choose_models
+from suffixsvc_bench.demo.setup import choose_models
+from suffixsvc_bench.report.output import require_file_path
 from suffixsvc_cli.models.demo import demo
 
 
@@ -29,14 +31,13 @@ def test_the_pair_is_downloaded_where_it_is_missing() -> None:
     chosen = choose_models(small=False, target=None, draft=None, download=download, notify=print)
     assert got == [setup.TARGET, setup.DRAFT]
     assert chosen.draft == Path(f"/{setup.DRAFT}.gguf")
-    assert not chosen.small
+    assert chosen.draft is not None
 
 
 def test_small_has_no_draft_model() -> None:
     chosen = choose_models(small=True, target=None, draft=None, download=lambda n: Path(n), notify=print)
     assert chosen.name == setup.SMALL
     assert chosen.draft is None
-    assert chosen.small
 
 
 def test_without_the_large_models_it_falls_back_and_says_so() -> None:
@@ -48,7 +49,7 @@ def test_without_the_large_models_it_falls_back_and_says_so() -> None:
         return Path(name)
 
     chosen = choose_models(small=False, target=None, draft=None, download=download, notify=said.append)
-    assert chosen.small
+    assert chosen.draft is None
     assert "pip could not download" in said[0]
     assert setup.SMALL in said[1]
 
@@ -106,8 +107,8 @@ def test_small_and_a_named_model_exclude_each_other(target: str | None, draft: s
 def test_a_file_that_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:
     there = tmp_path / "there.html"
     there.write_text("before")
-    check_output_file(there, "--report")
-    check_output_file(tmp_path / "new.html", "--report")
+    require_file_path(there, "--report")
+    require_file_path(tmp_path / "new.html", "--report")
     assert [p.name for p in tmp_path.iterdir()] == ["there.html"]
     assert there.read_text() == "before"
 

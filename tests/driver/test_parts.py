@@ -14,13 +14,14 @@ from suffixsvc.errors import InvalidCostError, VocabularyMismatchError
 from suffixsvc.fingerprint import tokenizer_fingerprint
 from suffixsvc.types import Draft, DraftSource
 from suffixsvc_driver.cost.curve import CostCurve
-from suffixsvc_driver.drafts.chain import clean_chain, common_prefix
-from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.drafts.chain import common_prefix, valid_draft
+from suffixsvc_driver.drafts.events import Feedback, QueryLayer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.policy.calibration import Calibrator
-from suffixsvc_driver.policy.chain_gain import (
-    Headroom,
+from suffixsvc_driver.policy.expected_gain import (
+    Choice,
     RunningRate,
+    StepParams,
     best_prefix,
     best_query,
     evaluate_prefixes,
@@ -86,9 +87,11 @@ def test_the_best_prefix_is_the_best(
     given_tokens: int,
 ) -> None:
     """Against all prefixes in all widths that hold them."""
-    headroom = Headroom(limit, room, other_tokens, replays)
+    step = StepParams(curve, rate, limit, room, other_tokens, replays)
     costs = [0.1 + 0.05 * (n - given_tokens) for n in range(1, max(len(probs), limit) + 1)]
-    choice = best_prefix(probs, curve, rate, headroom, given=given_tokens, costs=costs)
+    evaluated = evaluate_prefixes(probs, step, costs)
+    longer = (each for each in evaluated if each.length > given_tokens and each.gain > 0.0)
+    choice = max(longer, key=lambda each: each.gain, default=Choice())
     base, best = 1 + other_tokens, 0.0
     widest = min(room + other_tokens, curve.max_width)
     for n in range(given_tokens + 1, min(len(probs), limit) + 1):
@@ -113,13 +116,14 @@ def test_the_best_prefix_is_the_best(
     probs=st.lists(st.floats(0, 1), max_size=25),
     curve=curves,
     rate=st.floats(1, 5),
-    headroom=st.builds(Headroom, st.integers(0, 25), st.integers(1, 25), st.integers(0, 6), st.booleans()),
+    limits=st.tuples(st.integers(0, 25), st.integers(1, 25), st.integers(0, 6), st.booleans()),
 )
 def test_evaluated_prefixes_contain_the_best_one(
-    probs: list[float], curve: CostCurve, rate: float, headroom: Headroom
+    probs: list[float], curve: CostCurve, rate: float, limits: tuple[int, int, int, bool]
 ) -> None:
-    choice = best_prefix(probs, curve, rate, headroom)
-    weighed = evaluate_prefixes(probs, curve, rate, headroom)
+    step = StepParams(curve, rate, *limits)
+    choice = best_prefix(probs, step)
+    weighed = list(evaluate_prefixes(probs, step))
     assert max([0.0, *(each.gain for each in weighed)]) == choice.gain
     if choice.length:
         chosen = weighed[choice.length - 1]
@@ -134,14 +138,14 @@ def test_the_widest_step_that_can_pay() -> None:
 
 def test_a_query_must_gain_its_cost() -> None:
     curve = CostCurve.linear(0.1, 16)
-    room = Headroom(15, 100)
-    free = best_query(1.0, curve, 1.0, room)
+    step = StepParams(curve, 1.0, 15, 100)
+    free = best_query(1.0, step)
     assert free.length == 15
-    assert best_query(1.0, curve, 1.0, room, cost_per_token=0.95).length == 0
-    assert 0 < best_query(0.5, curve, 1.0, room, cost_per_token=0.05).length < 6
+    assert best_query(1.0, step, cost_per_token=0.95).length == 0
+    assert 0 < best_query(0.5, step, cost_per_token=0.05).length < 6
     # after four tokens that are nearly always accepted it gains more than after four that never are
-    sure = best_query(0.5, curve, 1.0, room, after=[0.95] * 4, cost_per_token=0.05)
-    vain = best_query(0.5, curve, 1.0, room, after=[0.05] * 4, cost_per_token=0.05)
+    sure = best_query(0.5, step, after=[0.95] * 4, cost_per_token=0.05)
+    vain = best_query(0.5, step, after=[0.05] * 4, cost_per_token=0.05)
     assert sure.length > 4
     assert vain.length == 0
 
@@ -158,7 +162,9 @@ def test_suggested_tokens_save_the_passes_in_which_they_agree(
     """Against the expectation over the number of suggested tokens that the layer would draft."""
     curve = CostCurve.linear(0.02, 32)
     costs_of_query = {"cost_per_query": 0.1, "cost_per_token": 0.05, "cost_per_read": 0.01}
-    choice = best_query(acceptance, curve, rate, Headroom(limit, 100), suggested=suggested, **costs_of_query)
+    choice = best_query(
+        acceptance, StepParams(curve, rate, limit, 100), suggested=suggested, **costs_of_query
+    )
     best = 0.0
     for n in range(1, limit + 1):
         verified = suggested[: n - 1]  # the pass that verifies them drafts one token more
@@ -225,12 +231,12 @@ def test_the_most_probable_path_of_a_tree() -> None:
         np.array([1, 2, 2, 3, 77], np.uint8),
         np.zeros(5, np.int32),
     )
-    chain = clean_chain(draft, 10, 100, DraftSource.CORPUS)
+    chain = valid_draft(draft, 10, 100, DraftSource.CORPUS)
     assert chain.token_ids == (20, 40, 50)
     assert chain.sources == (DraftSource.NAMESPACE, DraftSource.CORPUS, DraftSource.CORPUS)
     assert not chain.junk
-    assert clean_chain(draft, 2, 100, DraftSource.CORPUS).token_ids == (20, 40)
-    assert clean_chain(draft, 10, 45, DraftSource.CORPUS).token_ids == (20, 40)
+    assert valid_draft(draft, 2, 100, DraftSource.CORPUS).token_ids == (20, 40)
+    assert valid_draft(draft, 10, 45, DraftSource.CORPUS).token_ids == (20, 40)
 
 
 # -- vocabularies
@@ -305,9 +311,10 @@ def test_slots_of_prompts() -> None:
 
     def put(prompt: list[int]) -> tuple[int, int, int | None]:
         placement = cache.place(prompt)
-        slot = cache.apply(placement)
-        slot.tokens = prompt[:-1]
-        return placement.slot, placement.keep, placement.copy_from
+        cache.apply(placement)
+        placement.slot.tokens = prompt[:-1]
+        source = placement.copy_from
+        return placement.slot.index, placement.keep, None if source is None else source.index
 
     assert put([*system, *[100] * 40]) == (0, 0, None)
     assert put([*system, *[200] * 40]) == (1, 50, 0), "the first agent keeps its text"
@@ -342,6 +349,6 @@ def test_prompt_lookup_takes_any_kind_of_cost(cost: Any) -> None:
     layer = PromptLookupLayer()
     layer.begin([1, 2, 3, 4, 5] * 4, cost)
     for _ in range(3):
-        draft = layer.draft([1, 2, 3, 4, 5], 4, Feedback(5, 4, DraftSource.PROMPT_LOOKUP))
+        draft = layer.draft([1, 2, 3, 4, 5], QueryLayer("x", 4, Feedback(5, 4, DraftSource.PROMPT_LOOKUP)))
         assert draft.token_ids.tolist()[:2] in ([1, 2], [])
     assert len(draft) or np.ndim(cost) == 0

@@ -24,6 +24,7 @@ from sealing_testing import NS, open_cache, output
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.types import NewOutput
 from support.child_runner import kill_hook, report
+from support.engine_parts import parts_of
 from support.stored import stored_outputs
 
 LIMITS = Limits(seal_tokens=200)
@@ -66,15 +67,15 @@ def work(cache: SuffixCache, random: Random, mine: list[int]) -> None:
         if len(chosen) == 1:
             cache.namespace(NS).forget(chosen[0])
         else:
-            cache._outputs.forget_many(NS, chosen)
+            parts_of(cache).outputs.forget_many(NS, chosen)
         report("~")
     elif what < 0.45:
-        with cache._exclusive() as sealer:
+        with parts_of(cache).exclusive() as sealer:
             assert sealer is not None
-            sealer.seal(cache._catalog.index_of(NS))
+            sealer.seal(parts_of(cache).catalog.index_of(NS))
     elif what < 0.6:
-        with cache._exclusive() as sealer:
+        with parts_of(cache).exclusive() as sealer:
             assert sealer is not None
-            sealer.merge(cache._catalog.index_of(NS))
+            sealer.merge(parts_of(cache).catalog.index_of(NS))
     elif what < 0.65:
         cache.compact()

@@ -13,6 +13,7 @@ import numpy as np
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.runtime.sync_points import SyncPoint, with_sync_points
 from suffixsvc.types import NewOutput
+from support.engine_parts import parts_of
 
 NS = "acme/m"
 #: a few outputs fill a batch
@@ -107,6 +108,6 @@ def three_sealed(folder: Path) -> list[str]:
 def all_there(cache: SuffixCache, count: int) -> None:
     """Assert that the cache is consistent and has so many outputs."""
     cache.check()
-    stored = [stored.output for stored in cache._store.scan(NS)]
+    stored = [stored.output for stored in parts_of(cache).store.scan(NS)]
     assert len(stored) == cache.stats().outputs == count
     assert ngrams(cache, 2) == ngram_oracle(stored, 2)

@@ -20,6 +20,7 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
     UnknownOutputError,
 )
+from support.engine_parts import parts_of
 
 
 def test_what_was_written_before_is_drafted_again(cache: SuffixCache) -> None:
@@ -96,7 +97,7 @@ def test_check_finds_what_the_index_lacks(tmp_path: Path) -> None:
         kept = write(cache, SQL[:20])
         lost = write(cache, SQL[30:])
         cache.check()
-        index = cache._catalog.index_of("acme/m")
+        index = parts_of(cache).catalog.index_of("acme/m")
         assert index.index.remove(np.array([1, 2, 3, *SQL[30:]], np.int32), 3)
         with pytest.raises(IndexCorruptError, match=f"output {lost} is in the log but not in the index"):
             cache.check()
@@ -281,9 +282,9 @@ def test_what_was_learned_survives(tmp_path: Path) -> None:
             for token in SQL:
                 session.step([token], verify_cost=0.05)
             session.close()
-        learned = cache._catalog.index_of("m").learner.save()
+        learned = parts_of(cache).catalog.index_of("m").learner.save()
     with SuffixCache(tmp_path / "d") as cache:
-        assert cache._catalog.index_of("m").learner.save() == learned
+        assert parts_of(cache).catalog.index_of("m").learner.save() == learned
 
 
 def test_trees_keep_their_parents_before_their_children(cache: SuffixCache) -> None:

@@ -15,7 +15,9 @@ from suffixsvc.errors import (
     SessionClosedError,
     StoreFullError,
 )
-from suffixsvc.types import NewOutput, Store
+from suffixsvc.store.base import Store
+from suffixsvc.types import NewOutput
+from support.engine_parts import parts_of
 
 
 def test_sessions_dropped_without_close_free_their_place_and_take_their_text_back() -> None:
@@ -85,8 +87,8 @@ def test_an_interrupted_wait_leaves_index_and_log_in_step() -> None:
     """Regression: Ctrl-C during a commit undid the index but not the log; a second close() stored the output
     again."""
     with SuffixCache() as cache:
-        store = SlowStore(cache._store)
-        cache._outputs._store = store  # type: ignore[assignment] # a store in all it is asked
+        store = SlowStore(parts_of(cache).store)
+        parts_of(cache).outputs._store = store  # type: ignore[assignment] # a store in all it is asked
         namespace = cache.namespace("m")
         with pytest.raises(KeyboardInterrupt):
             namespace.add_output(SQL)
@@ -118,7 +120,7 @@ def test_a_failed_commit_leaves_the_session_open_and_nothing_half_kept() -> None
         with pytest.raises(StoreFullError):
             fill()
         kept = namespace.stats().outputs
-        assert kept == cache._store.stats().outputs
+        assert kept == parts_of(cache).store.stats().outputs
         session = namespace.open_session([1])
         session.step(list(range(5000)), max_draft_tokens=0)
         with pytest.raises(StoreFullError):

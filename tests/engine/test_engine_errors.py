@@ -20,10 +20,11 @@ from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client import AsyncSuffixClient, SuffixClient
 from suffixsvc_client.testing import FakeTransport
+from support.engine_parts import parts_of
 
 
 def stats_of_service(cache: SuffixCache, path: str) -> None:
-    Handlers(cache, Limits(), durable=False, version="").get_stats(pb.GetStatsRequest(namespace=path))
+    Handlers(cache, Limits(), durable=False).get_stats(pb.GetStatsRequest(namespace=path))
 
 
 UNKNOWN: dict[str, Callable[[SuffixCache, str], object]] = {
@@ -31,7 +32,7 @@ UNKNOWN: dict[str, Callable[[SuffixCache, str], object]] = {
     "seal": lambda cache, path: cache.seal(path),
     "read": lambda cache, path: cache.namespace("here").open_session([1], reads=[path]),
     "read by default": lambda cache, path: cache.read_by_default([path]),
-    "store": lambda cache, path: cache._store.get_state(path, "any"),
+    "store": lambda cache, path: parts_of(cache).store.get_state(path, "any"),
     "service": stats_of_service,
 }
 

@@ -6,6 +6,7 @@ import pytest
 from engine_testing import SQL, write
 
 from suffixsvc import SuffixCache, Verified
+from support.engine_parts import native_of
 
 
 def test_feedback_charges_what_was_sent(cache: SuffixCache) -> None:
@@ -18,7 +19,7 @@ def test_feedback_charges_what_was_sent(cache: SuffixCache) -> None:
         used.step(SQL[i : i + 2], verify_cost=expensive)
         unused.step(SQL[i : i + 2], verify_cost=expensive, verified=Verified(1, 0))
     # The same tokens at a lower cost: more gain per cost, so the threshold of a drafted token is higher.
-    assert unused._native.gain > used._native.gain
+    assert native_of(unused).gain > native_of(used).gain
 
 
 def test_tokens_without_a_draft_are_steps_of_one_token(cache: SuffixCache) -> None:
@@ -31,7 +32,7 @@ def test_tokens_without_a_draft_are_steps_of_one_token(cache: SuffixCache) -> No
         assert len(session.step(SQL[:8], verify_cost=0.0)) > 8
         session.step([7, 8], max_draft_tokens=0)
         session.step(SQL[12:20], max_draft_tokens=0, verified=verified)
-        return session._native.gain
+        return native_of(session).gain
 
     assert gain("acme/plain", None) == gain("acme/told", Verified(1, 0))
 
@@ -54,7 +55,7 @@ def test_a_step_may_be_reported_in_parts(cache: SuffixCache, parts: list[int]) -
             truth = truth[n:]
         session.step([9, 10], 0)
         weights = namespace.learned_weights()
-        return session._native.gain, namespace.stats().num_accepted_tokens, weights
+        return native_of(session).gain, namespace.stats().num_accepted_tokens, weights
 
     assert outcome("acme/parts", parts) == outcome("acme/whole", [accepted + 1])
     assert cache.namespace("acme/parts").stats().num_accepted_tokens == accepted
@@ -70,7 +71,7 @@ def test_the_last_part_of_a_step_may_come_with_feedback(cache: SuffixCache) -> N
         for n, verified in parts:
             session.step(truth[:n], 0, verified=verified)
             truth = truth[n:]
-        return session._native.gain, cache.namespace(path).stats().num_accepted_tokens
+        return native_of(session).gain, cache.namespace(path).stats().num_accepted_tokens
 
     whole = outcome("acme/whole", [(5, None)])
     assert whole[1] == 4
@@ -88,7 +89,7 @@ def test_a_huge_step_counts_as_one(cache: SuffixCache) -> None:
     session.step(SQL[:8], 8)
     session.step([7] * 100_000, 0, verified=(2**31 - 1, 0, 2))
     session.step([7] * 100_000, 0, verified=(2**31 - 1, 2**31 - 2, 2))
-    assert session._native.gain < 5
+    assert native_of(session).gain < 5
     assert len(namespace.open_session([1]).step(SQL[:8], 8)) == 8
 
 
@@ -110,4 +111,4 @@ def test_one_session_cannot_spoil_what_others_gain(cache: SuffixCache) -> None:
     assert namespace.learned_weights()
     later = namespace.open_session([1])
     later.step(SQL[:9], verify_cost=[0, 1, 1, 1.5, 2])
-    assert 1e-3 < later._native.gain < 1e3
+    assert 1e-3 < native_of(later).gain < 1e3

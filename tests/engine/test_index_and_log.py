@@ -15,6 +15,7 @@ import pytest
 from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.errors import IndexCorruptError, LimitExceededError, StoreFullError, UnknownOutputError
 from suffixsvc.types import NewOutput, TokenArray
+from support.engine_parts import parts_of, queued_removals
 
 NS = "acme/m"
 
@@ -65,11 +66,11 @@ def test_a_session_whose_output_finds_no_room_leaves_no_text(
             session.close(commit=False)
         else:
             assert session.close(wait=False) is None
-            cache._store.barrier()
+            parts_of(cache).store.barrier()
         assert drafted(cache, secret) == 0
         after = cache.namespace(NS).stats()
         assert (after.outputs, after.tokens) == (before.outputs, before.tokens)
-        assert after.outputs == cache._store.stats().outputs
+        assert after.outputs == parts_of(cache).store.stats().outputs
         cache.check()
         cache.namespace(NS).clear()
         assert cache.namespace(NS).stats().index_nodes == 1
@@ -95,7 +96,7 @@ def test_a_large_bulk_load_that_fails_half_way_leaves_no_text(tmp_path: Path, pl
         with pytest.raises(StoreFullError):
             cache.namespace(NS).add_outputs([output(text(seed)) for seed in range(1200)])
         assert drafted(cache, text(1)) == 0
-        assert cache._store.stats().outputs == cache.stats().outputs == 1
+        assert parts_of(cache).store.stats().outputs == cache.stats().outputs == 1
         cache.check()
         cache.namespace(NS).clear()
         assert cache.stats().index_nodes == 1
@@ -112,7 +113,7 @@ def test_check_finds_text_that_is_in_no_log() -> None:
         live = namespace.open_session([1, 2, 3])
         live.step(text(2), 0)
         cache.check()
-        cache._catalog.index_of(NS).insert(output(text(3)))
+        parts_of(cache).catalog.index_of(NS).insert(output(text(3)))
         with pytest.raises(
             IndexCorruptError, match="must hold the text of the log and of live sessions only"
         ):
@@ -122,7 +123,7 @@ def test_check_finds_text_that_is_in_no_log() -> None:
 def test_check_finds_outputs_that_are_miscounted() -> None:
     with SuffixCache() as cache:
         cache.namespace(NS).add_output(text(1))
-        index = cache._catalog.index_of(NS)
+        index = parts_of(cache).catalog.index_of(NS)
         index.record_logged(output(text(3)), index.insert(output(text(3))), 17)
         with pytest.raises(IndexCorruptError, match="must count the outputs of the log"):
             cache.check()
@@ -215,7 +216,7 @@ def test_concurrent_operations_leave_index_and_log_agreed(tmp_path: Path, place:
         last = cache.stats().last_lsn
         if dice.random() < 0.02:
             namespace.clear()
-        elif ids := cache._store.output_ids(where, max(0, last - 200), last):
+        elif ids := parts_of(cache).store.output_ids(where, max(0, last - 200), last):
             with contextlib.suppress(UnknownOutputError):
                 namespace.forget(dice.choice(ids))
 
@@ -229,18 +230,18 @@ def test_concurrent_operations_leave_index_and_log_agreed(tmp_path: Path, place:
         cache.namespace(where).put_note("here", b"")
     run([lambda n=n, once=once: repeat(n, once) for n, once in enumerate(works)])  # type: ignore[misc]  # as above
     assert not failed, failed
-    cache._store.barrier()
+    parts_of(cache).store.barrier()
     cache.check()
-    for index in cache._indexes.values():
+    for index in parts_of(cache).catalog.values():
         assert index.consistency_snapshot() is not None, "nothing is on its way any more"
     stats = cache.stats()
     assert stats.sessions == 0
-    assert stats.outputs == cache._store.stats().outputs
+    assert stats.outputs == parts_of(cache).store.stats().outputs
     for where in (NS, f"{NS}/ttl", "free"):
         cache.namespace(where).clear()
     cache.check()
     assert cache.stats().index_nodes == 3
     assert cache.stats().held_bytes == 0
-    assert not cache._outputs._unindexer._removals
-    assert not cache._quotas.usage.reserved
+    assert not queued_removals(cache)
+    assert not parts_of(cache).quotas.usage.reserved
     cache.close()

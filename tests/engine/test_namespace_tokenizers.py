@@ -16,6 +16,7 @@ from suffixsvc.engine.namespace import Namespace
 from suffixsvc.errors import (
     StoreError,
 )
+from support.engine_parts import parts_of
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def cache(place: Path | None) -> Iterator[SuffixCache]:
 
 
 def stored_tokenizers(cache: SuffixCache) -> dict[str, str]:
-    return {record.path: record.tokenizer for record in cache._store.namespaces()}
+    return {record.path: record.tokenizer for record in parts_of(cache).store.namespaces()}
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -36,7 +37,7 @@ def test_a_tokenizer_that_is_bound_while_the_first_write_is_in_flight_is_stored(
 ) -> None:
     """Regression: the write was submitted without a tokenizer, and the store did not have the namespace
     yet: the tokenizer was bound in memory only, and after a restart another one could be bound."""
-    append = cache._store.append
+    append = parts_of(cache).store.append
     begun, go_on, bound = threading.Event(), threading.Event(), threading.Event()
 
     def late(*args: Any, **more: Any) -> Any:
@@ -55,7 +56,7 @@ def test_a_tokenizer_that_is_bound_while_the_first_write_is_in_flight_is_stored(
         bound.set()
 
     held: list[Namespace] = []
-    monkeypatch.setattr(cache._store, "append", late)
+    monkeypatch.setattr(parts_of(cache).store, "append", late)
     threads = [threading.Thread(target=write), threading.Thread(target=bind)]
     threads[0].start()
     assert begun.wait(60)
@@ -84,14 +85,14 @@ def test_a_tokenizer_that_could_not_be_stored_is_stored_later(
     cache.namespace("a").add_output(TEXT)
     for _ in range(2):
         with monkeypatch.context() as broken:
-            broken.setattr(cache._store, "add_namespace", fails)
+            broken.setattr(parts_of(cache).store, "add_namespace", fails)
             with pytest.raises(StoreError, match="injected"):
                 cache.namespace("a", "a-tokenizer")
     assert stored_tokenizers(cache) == {"a": ""}
     cache.namespace("a", "a-tokenizer")
     assert stored_tokenizers(cache) == {"a": "a-tokenizer"}
     with monkeypatch.context() as broken:
-        broken.setattr(cache._store, "add_namespace", fails)
+        broken.setattr(parts_of(cache).store, "add_namespace", fails)
         cache.namespace("a", "a-tokenizer")  # a stored tokenizer is not stored again
 
 
@@ -106,7 +107,7 @@ def test_the_next_write_stores_a_tokenizer_that_could_not_be_stored(
     namespace = cache.namespace("a")
     namespace.add_output(TEXT)
     with monkeypatch.context() as broken:
-        broken.setattr(cache._store, "add_namespace", fails)
+        broken.setattr(parts_of(cache).store, "add_namespace", fails)
         with pytest.raises(StoreError, match="injected"):
             cache.namespace("a", "a-tokenizer")
     namespace.add_output(TEXT)
@@ -120,6 +121,6 @@ def test_a_tokenizer_that_came_with_the_first_write_is_not_stored_twice(
         raise StoreError("injected")
 
     cache.namespace("a", "a-tokenizer").add_output(TEXT)
-    monkeypatch.setattr(cache._store, "add_namespace", fails)
+    monkeypatch.setattr(parts_of(cache).store, "add_namespace", fails)
     cache.namespace("a", "a-tokenizer").add_output(TEXT)
     assert stored_tokenizers(cache) == {"a": "a-tokenizer"}

@@ -24,6 +24,7 @@ from suffixsvc.errors import (
     UnknownOutputError,
 )
 from suffixsvc.types import StoredOutput
+from support.engine_parts import index_of, parts_of, queued_removals, unindexer_of
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_a_namespace_without_a_write_is_not_kept(cache: SuffixCache) -> None:
         session.close(commit=False)
         del session
         assert paths(cache) == []
-    assert cache._store.namespaces() == []
+    assert parts_of(cache).store.namespaces() == []
     assert cache.stats().namespaces == 0
 
 
@@ -59,7 +60,7 @@ def test_a_wrong_tokenizer_binds_no_longer_than_its_session_lives(cache: SuffixC
     del right
     with pytest.raises(TokenizerMismatchError):
         cache.namespace("a", "wrong")
-    assert [(r.path, r.tokenizer) for r in cache._store.namespaces()] == [("a", "right")]
+    assert [(r.path, r.tokenizer) for r in parts_of(cache).store.namespaces()] == [("a", "right")]
 
 
 def test_a_session_that_was_dropped_takes_its_namespace_along(cache: SuffixCache) -> None:
@@ -82,11 +83,11 @@ def test_the_first_thing_kept_keeps_the_namespace(place: Path | None, cache: Suf
         session = namespace.open_session([1])
         session.step(TEXT, 0)
         session.close(wait=way == "session")
-        cache._store.barrier()
+        parts_of(cache).store.barrier()
         del session
     del namespace
     assert paths(cache) == ["small/a"]
-    assert [(r.path, r.tokenizer) for r in cache._store.namespaces()] == [("small/a", "a-tokenizer")]
+    assert [(r.path, r.tokenizer) for r in parts_of(cache).store.namespaces()] == [("small/a", "a-tokenizer")]
     if place is not None:
         cache.close()
         with SuffixCache(place, background=False) as again:
@@ -100,7 +101,7 @@ def test_a_first_write_that_fails_keeps_no_namespace() -> None:
             cache.namespace("a").add_output(list(range(400_000)))
         gc.collect()  # the error's traceback held it
         assert paths(cache) == []
-        assert cache._store.namespaces() == []
+        assert parts_of(cache).store.namespaces() == []
 
 
 def test_unwritten_namespaces_answer(cache: SuffixCache) -> None:
@@ -142,7 +143,7 @@ def test_what_was_deleted_is_gone_for_good(place: Path | None, cache: SuffixCach
     assert len(reader.step(TEXT[10:20], 8, 0.01, at=11)) == 0 or place is None
     assert not cache.has_namespace("small/a")
     assert "small/a" not in paths(cache)
-    assert cache._quotas.usage.used == cache.stats().held_bytes > 0
+    assert parts_of(cache).quotas.usage.used == cache.stats().held_bytes > 0
     reader.close(commit=False)
     if place is not None:
         assert list((place / "segments").iterdir()) == []
@@ -219,9 +220,9 @@ def test_writers_beside_deletions_keep_index_and_log_agreed(cache: SuffixCache) 
     for thread in threads:
         thread.join()
     assert not failed, failed
-    cache._store.barrier()
+    parts_of(cache).store.barrier()
     cache.check()
-    assert cache.stats().outputs == cache._store.stats().outputs
+    assert cache.stats().outputs == parts_of(cache).store.stats().outputs
     assert cache.stats().sessions == 0
 
 
@@ -239,7 +240,7 @@ def test_a_deletion_that_failed_half_way_stops_nothing_else(
         for path in ("a", "b"):
             cache.namespace(path).add_output(TEXT)
         with monkeypatch.context() as broken:
-            broken.setattr(cache._store, "_delete_rest", fails)
+            broken.setattr(parts_of(cache).store, "_delete_rest", fails)
             with pytest.raises(StoreError, match="injected"):
                 cache.delete_namespace("a")
         assert cache.evict() == cache.expire() == 0
@@ -256,19 +257,19 @@ def test_a_deletion_takes_texts_out_of_the_index_as_it_goes(tmp_path: Path) -> N
     with SuffixCache(tmp_path / "d", background=False) as cache:
         namespace = cache.namespace("a")
         namespace.add_outputs([output([n % 50, *TEXT], namespace="a") for n in range(1_000)])
-        unindexer = cache._outputs._unindexer
+        unindexer = unindexer_of(cache)
         waiting: list[int] = []
 
         def counting(gone: Sequence[StoredOutput]) -> None:
             unindexer.forgotten(gone)
-            waiting.append(len(unindexer._removals))
+            waiting.append(queued_removals(cache))
 
-        cache._store.set_deletion_listener(counting)
+        parts_of(cache).store.set_deletion_listener(counting)
         assert cache.delete_namespace("a") == 1_000
         assert len(waiting) >= 4, "in bounded transactions"
         assert max(waiting) <= 256
-        assert not unindexer._removals
-        assert namespace._index.index.stats().nodes == 1
+        assert not queued_removals(cache)
+        assert index_of(namespace).index.stats().nodes == 1
         cache.check()
 
 
@@ -279,14 +280,14 @@ def test_a_deletion_that_was_interrupted_at_its_end_can_be_finished(
     next start, because the store did not have it when it was deleted again."""
     with SuffixCache(place, background=False) as cache:
         cache.namespace("a").add_output(TEXT)
-        delete = cache._store.delete_namespace
+        delete = parts_of(cache).store.delete_namespace
 
         def interrupted(*args: Any) -> int:
             delete(*args)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as broken:
-            broken.setattr(cache._store, "delete_namespace", interrupted)
+            broken.setattr(parts_of(cache).store, "delete_namespace", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 cache.delete_namespace("a")
         assert cache.delete_namespace("a") == 0

@@ -13,6 +13,8 @@ from suffixsvc import Policies, Policy, SuffixCache
 from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.errors import SessionClosedError
 from suffixsvc.runtime.sync_points import with_sync_points
+from support.engine_parts import parts_of
+from support.store_parts import store_parts_of
 
 TEXT = list(range(100, 140))
 #: timeout of a hang
@@ -117,14 +119,14 @@ def test_forgets_of_several_callers_share_a_commit(
     gate.shut()
     first = pool.submit(namespace.put_note, "n", b"")
     assert gate.reached.wait(LONG)
-    before = cache._store._environment.snapshot.counters.txn  # type: ignore[attr-defined]  # of LMDB
+    store = store_parts_of(parts_of(cache).store)
+    before = store.environment.snapshot.counters.txn
     forgets = [pool.submit(namespace.forget, i) for i in ids[:7]]
-    writer = cache._store._writer  # type: ignore[attr-defined]  # of LMDB
-    wait_for(lambda: len(writer._queue) == 7)
+    wait_for(lambda: store.queued() == 7)
     gate.open.set()
     for forget in [first, *forgets]:
         forget.result(LONG)
-    assert cache._store._environment.snapshot.counters.txn - before == 2  # type: ignore[attr-defined]  # of LMDB
+    assert store.environment.snapshot.counters.txn - before == 2
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -143,7 +145,7 @@ def test_a_close_waits_for_the_calls_under_way(
     forget = pool.submit(cache.namespace("a").forget, 1)
     assert gate.reached.wait(LONG)
     close = pool.submit(cache.close)
-    wait_for(lambda: cache._close_guard._closed)
+    wait_for(lambda: parts_of(cache).close_guard.closed)
     with pytest.raises(SessionClosedError):
         cache.namespace("a")
     assert not close.done()
@@ -168,7 +170,7 @@ def test_the_gate_lets_calls_nest_and_ends_once(pool: ThreadPoolExecutor) -> Non
     calling = pool.submit(call)
     assert inside.wait(LONG)
     ending: Future[bool] = pool.submit(close_guard.close)
-    wait_for(lambda: close_guard._closed)
+    wait_for(lambda: close_guard.closed)
     with pytest.raises(SessionClosedError):
         close_guard.require_open()
     assert not ending.done()

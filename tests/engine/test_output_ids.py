@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from suffixsvc import SuffixCache
-from suffixsvc.index.identity import continues, output_uuid
+from suffixsvc.index.session_output import continues, output_uuid
 from suffixsvc.types import NewOutput, TokenArray
 
 NS = "acme/m"

@@ -14,6 +14,7 @@ from sealing_testing import NS, damage, ngram_oracle, ngrams, open_cache, output
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.errors import SegmentCorruptError, StoreError
 from suffixsvc.types import StoredOutput
+from support.engine_parts import parts_of
 
 OUTPUTS = 30
 LENGTH = 2_000
@@ -31,7 +32,7 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SuffixCa
         )
         cache.compact()
     with open_cache(tmp_path / "d", Limits(seal_tokens=request.param)) as cache:
-        (sealed,) = cache._catalog.index_of(NS).sealed()
+        (sealed,) = parts_of(cache).catalog.index_of(NS).sealed()
         damage(Path(sealed.segment.path))
         with pytest.raises(SegmentCorruptError):
             cache.check()
@@ -40,7 +41,7 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SuffixCa
 
 def breaking_after(cache: SuffixCache, rows: int) -> Callable[..., Iterator[StoredOutput]]:
     """The store's scan, which fails after a number of rows."""
-    scan = cache._store.scan
+    scan = parts_of(cache).store.scan
 
     def breaks(*args: Any, **more: Any) -> Iterator[StoredOutput]:
         for number, stored in enumerate(scan(*args, **more)):
@@ -52,13 +53,13 @@ def breaking_after(cache: SuffixCache, rows: int) -> Callable[..., Iterator[Stor
 
 
 def look(cache: SuffixCache) -> None:
-    assert cache._maintenance is not None
-    cache._maintenance.run_once()
+    assert parts_of(cache).maintenance is not None
+    parts_of(cache).maintenance.run_once()
 
 
 def all_there(cache: SuffixCache, count: int) -> None:
     cache.check()
-    kept = [stored.output for stored in cache._store.scan(NS)]
+    kept = [stored.output for stored in parts_of(cache).store.scan(NS)]
     assert len(kept) == cache.stats().outputs == count
     assert ngrams(cache, 2) == ngram_oracle(kept, 2)
 
@@ -72,7 +73,7 @@ def test_a_range_that_was_read_in_part_is_read_to_its_end_before_it_is_sealed(
     hot tokens, no error was reported, and a check raised IndexCorruptError."""
     cache = damaged
     with monkeypatch.context() as broken:
-        broken.setattr(cache._store, "scan", breaking_after(cache, rows))
+        broken.setattr(parts_of(cache).store, "scan", breaking_after(cache, rows))
         look(cache)
         assert cache.background_tasks()["maintenance"].failures == 1
         with pytest.raises(StoreError, match="injected"):
@@ -93,7 +94,7 @@ def test_forgetting_in_a_range_that_was_read_in_part_holds(
     cache = damaged
     namespace = cache.namespace(NS)
     with monkeypatch.context() as broken:
-        broken.setattr(cache._store, "scan", breaking_after(cache, 15))
+        broken.setattr(parts_of(cache).store, "scan", breaking_after(cache, 15))
         look(cache)
     for output_id in (3, 12, 20):  # in the first file or hot, in the second or hot, in none
         namespace.forget(output_id)
@@ -109,7 +110,7 @@ def test_maintenance_reads_the_rest_by_itself(damaged: SuffixCache, monkeypatch:
     """Regression: no later run loaded the rest, because the damaged segment was no longer in use."""
     cache = damaged
     with monkeypatch.context() as broken:
-        broken.setattr(cache._store, "scan", breaking_after(cache, 7))
+        broken.setattr(parts_of(cache).store, "scan", breaking_after(cache, 7))
         look(cache)
     end = time.monotonic() + 60
     while cache.stats().outputs < OUTPUTS:  # after a failure it pauses
@@ -124,7 +125,7 @@ def test_a_namespace_with_a_range_that_was_read_in_part_is_deleted(
 ) -> None:
     cache = damaged
     with monkeypatch.context() as broken:
-        broken.setattr(cache._store, "scan", breaking_after(cache, 15))
+        broken.setattr(parts_of(cache).store, "scan", breaking_after(cache, 15))
         look(cache)
     assert cache.delete_namespace(NS) == OUTPUTS
     cache.namespace(NS).add_output([1, 2, 3])

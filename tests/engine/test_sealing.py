@@ -11,6 +11,7 @@ from suffixsvc import Limits, SuffixCache
 from suffixsvc.engine.sealing.tiering import MAX_SEGMENTS
 from suffixsvc.errors import UnknownNamespaceError, UnknownOutputError
 from suffixsvc.store import LmdbStore
+from support.engine_parts import parts_of
 
 
 def test_sealed_outputs_leave_the_hot_index_and_count_as_before(tmp_path: Path) -> None:
@@ -69,12 +70,12 @@ def test_forgotten_outputs_stay_forgotten_through_merges_and_restarts(tmp_path: 
         for output_id in ids[::3]:
             cache.namespace(NS).forget(output_id)
         assert cache.compact() == 1
-        assert cache._store.tombstones(NS) == {}
+        assert parts_of(cache).store.tombstones(NS) == {}
         cache.check()
         cache.namespace(NS).forget(ids[1])
     for _ in range(2):
         with open_cache(tmp_path / "d") as cache:
-            left = [stored.output for stored in cache._store.scan(NS)]
+            left = [stored.output for stored in parts_of(cache).store.scan(NS)]
             assert len(left) == 7
             for n in (1, 2, 4):
                 assert ngrams(cache, n) == ngram_oracle(left, n)
@@ -83,10 +84,10 @@ def test_forgotten_outputs_stay_forgotten_through_merges_and_restarts(tmp_path: 
 
 def test_merging_is_tiered_and_keeps_few_segments(tmp_path: Path) -> None:
     with open_cache(tmp_path / "d", Limits(seal_tokens=20)) as cache:
-        with cache._exclusive() as sealer:
+        with parts_of(cache).exclusive() as sealer:
             assert sealer is not None
             fill(cache, 1)
-            index = cache._catalog.index_of(NS)
+            index = parts_of(cache).catalog.index_of(NS)
             most = 0
             for _ in range(40):
                 fill(cache, 1)
@@ -109,10 +110,10 @@ def test_segments_of_which_all_is_forgotten_go(tmp_path: Path) -> None:
         assert len(files(tmp_path / "d")) == 3
         for output_id in ids[3:6]:
             cache.namespace(NS).forget(output_id)
-        with cache._exclusive() as sealer:
+        with parts_of(cache).exclusive() as sealer:
             assert sealer is not None
-            assert sealer.merge(cache._catalog.index_of(NS))
-            assert not sealer.merge(cache._catalog.index_of(NS))
+            assert sealer.merge(parts_of(cache).catalog.index_of(NS))
+            assert not sealer.merge(parts_of(cache).catalog.index_of(NS))
         assert len(files(tmp_path / "d")) == 2
         cache.check()
         for output_id in (*ids[:3], *ids[6:]):
@@ -133,12 +134,12 @@ def test_a_segment_with_much_forgotten_is_written_anew_without_it(tmp_path: Path
         raw = secret.to_bytes(4, "little")
         assert raw in (tmp_path / "d/segments" / name).read_bytes()
         cache.namespace(NS).forget(ids[0])
-        with cache._exclusive() as sealer:
+        with parts_of(cache).exclusive() as sealer:
             assert sealer is not None
-            assert sealer.merge(cache._catalog.index_of(NS))
+            assert sealer.merge(parts_of(cache).catalog.index_of(NS))
         (name,) = files(tmp_path / "d")
         assert raw not in (tmp_path / "d/segments" / name).read_bytes()
-        assert cache._catalog.index_of(NS).sealed()[0].segment.outputs() == kept
+        assert parts_of(cache).catalog.index_of(NS).sealed()[0].segment.outputs() == kept
         cache.check()
 
 
@@ -158,8 +159,8 @@ def test_forgetting_many_at_once_reaches_hot_and_sealed(tmp_path: Path) -> None:
         ids = fill(cache, 6)
         cache.seal()
         ids += fill(cache, 3)
-        assert cache._outputs.forget_many(NS, [*ids[1:8], 999]) == 7
-        assert [stored.output_id for stored in cache._store.scan()] == [ids[0], ids[8]]
+        assert parts_of(cache).outputs.forget_many(NS, [*ids[1:8], 999]) == 7
+        assert [stored.output_id for stored in parts_of(cache).store.scan()] == [ids[0], ids[8]]
         cache.check()
 
 
@@ -170,7 +171,7 @@ def test_outputs_of_several_turns_are_sealed_as_they_were_logged(tmp_path: Path)
         session.append_context([55, 56])
         session.step(SQL[10:], max_draft_tokens=0)
         session.close()
-        (stored,) = cache._store.scan()
+        (stored,) = parts_of(cache).store.scan()
         assert stored.output.segment_lens == (10, 20)
         assert cache.seal() == 1
         assert cache.namespace(NS).stats().index_nodes == 1

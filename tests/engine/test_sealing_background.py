@@ -15,6 +15,7 @@ from sealing_testing import LIMITS, NS, SQL, fill, open_cache, output
 from suffixsvc.engine.sealing.sealer import Sealer
 from suffixsvc.engine.sealing.tiering import MAX_SEGMENTS
 from suffixsvc.errors import SessionClosedError, StoreFullError
+from support.engine_parts import parts_of
 
 
 def test_a_load_that_is_faster_than_sealing_waits(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_the_background_seals_and_merges_by_itself(tmp_path: Path) -> None:
     with open_cache(tmp_path / "d", background=True) as cache:
         for _ in range(8):
             fill(cache, 6)
-        index = cache._catalog.index_of(NS)
+        index = parts_of(cache).catalog.index_of(NS)
         wait_for("sealed", lambda: index.hot_tokens < LIMITS.seal_tokens)
         wait_for("merged", lambda: len(index.sealed()) <= MAX_SEGMENTS)
         wait_for("settled", lambda: all(not e.segment.stats().uncorrected for e in index.sealed()))
@@ -100,7 +101,7 @@ def test_a_cache_lives_as_long_as_its_sessions_and_no_longer(tmp_path: Path) -> 
     cache = open_cache(tmp_path / "d", background=True)
     fill(cache, 9)
     session = cache.namespace(NS).open_session([1])
-    alive = weakref.ref(cache)
+    alive = weakref.ref(parts_of(cache).sessions)
     gc.disable()  # no part of a cache references it
     try:
         del cache

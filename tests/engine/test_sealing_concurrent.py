@@ -24,7 +24,8 @@ from suffixsvc import Limits, SuffixCache
 from suffixsvc.errors import (
     SegmentCancelledError,
 )
-from suffixsvc.index import NamespaceIndex
+from suffixsvc.index.segment_map import SegmentMap
+from support.engine_parts import parts_of, unindexer_of
 
 
 def at(point: str, action: Callable[[], None]) -> Callable[[str], None]:
@@ -50,7 +51,7 @@ def test_forgetting_while_a_file_is_made_holds(tmp_path: Path, point: str, many:
 
     def forget() -> None:
         if many:
-            assert cache._outputs.forget_many(NS, [2, 3, 11]) == 3
+            assert parts_of(cache).outputs.forget_many(NS, [2, 3, 11]) == 3
         else:
             for output_id in (2, 3, 11):
                 cache.namespace(NS).forget(output_id)
@@ -59,12 +60,22 @@ def test_forgetting_while_a_file_is_made_holds(tmp_path: Path, point: str, many:
         fill_random(cache)
         cache.compact()
         all_there(cache, 9)
-        assert cache._catalog.index_of(NS).sealed()[0].segment.outputs() == [1, 4, 5, 6, 7, 8, 9, 10, 12]
+        assert parts_of(cache).catalog.index_of(NS).sealed()[0].segment.outputs() == [
+            1,
+            4,
+            5,
+            6,
+            7,
+            8,
+            9,
+            10,
+            12,
+        ]
     with open_cache(folder, BATCH) as cache:
         all_there(cache, 9)
         cache.compact()
         all_there(cache, 9)
-        assert cache._store.tombstones(NS) == {}
+        assert parts_of(cache).store.tombstones(NS) == {}
 
 
 def test_forgetting_all_of_what_is_about_to_be_merged_leaves_no_segment(
@@ -77,17 +88,17 @@ def test_forgetting_all_of_what_is_about_to_be_merged_leaves_no_segment(
     with open_cache(folder, BATCH) as cache:
         fill_random(cache)
         cache.seal()
-        begin = NamespaceIndex.begin_move
+        begin = SegmentMap.begin
 
-        def all_goes(index: NamespaceIndex) -> None:
-            begin(index)
-            cache._outputs.forget_many(NS, range(1, 13))
+        def all_goes(segments: SegmentMap) -> None:
+            begin(segments)
+            parts_of(cache).outputs.forget_many(NS, range(1, 13))
 
         with monkeypatch.context() as patch:
-            patch.setattr(NamespaceIndex, "begin_move", all_goes)
-            cache._maintenance.sealer.merge_all(cache._catalog.index_of(NS))  # type: ignore[union-attr]  # has a folder
+            patch.setattr(SegmentMap, "begin", all_goes)
+            parts_of(cache).maintenance.sealer.merge_all(parts_of(cache).catalog.index_of(NS))  # type: ignore[union-attr]  # has a folder
         assert cache.namespace(NS).stats().held_bytes == 0
-        assert (cache._store.segments(NS), files(folder)) == ([], [])
+        assert (parts_of(cache).store.segments(NS), files(folder)) == ([], [])
         all_there(cache, 0)
         fill_random(cache)
         cache.compact()
@@ -106,15 +117,15 @@ def test_forgetting_that_is_half_done_waits_for_the_exchange(tmp_path: Path, poi
         if point == "merge-entered":
             cache.seal()
         entered, told, go_on = threading.Event(), threading.Event(), threading.Event()
-        cache._maintenance.sealer._writer.sync_point = at(point, entered.set)  # type: ignore[union-attr]  # has a folder
-        forgotten = cache._outputs._unindexer.forgotten
+        parts_of(cache).maintenance.sealer.writer.sync_point = at(point, entered.set)  # type: ignore[union-attr]  # has a folder
+        forgotten = unindexer_of(cache).forgotten
 
         def late(gone: Any) -> None:
             told.set()
             assert go_on.wait(60)
             forgotten(gone)
 
-        cache._store.set_deletion_listener(late)
+        parts_of(cache).store.set_deletion_listener(late)
         failures: list[BaseException] = []
 
         def work(call: Callable[[], object]) -> None:
@@ -123,10 +134,10 @@ def test_forgetting_that_is_half_done_waits_for_the_exchange(tmp_path: Path, poi
             except BaseException as error:
                 failures.append(error)
 
-        forget = threading.Thread(target=work, args=[lambda: cache._outputs.forget_many(NS, [3, 4])])
+        forget = threading.Thread(target=work, args=[lambda: parts_of(cache).outputs.forget_many(NS, [3, 4])])
         forget.start()
         assert told.wait(60)
-        assert len(cache._store.output_ids(NS, 1, 12)) == 10, "the log has let go"
+        assert len(parts_of(cache).store.output_ids(NS, 1, 12)) == 10, "the log has let go"
         compact = threading.Thread(target=work, args=[cache.compact])
         compact.start()
         assert not entered.wait(0.2), "outputs changed places while they were being forgotten"
@@ -142,7 +153,7 @@ def test_a_stop_ends_a_build_and_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "d"
     with open_cache(folder, BATCH) as cache:
         fill_random(cache)
-        cache._maintenance.sealer.cancel()  # type: ignore[union-attr]  # a cache with a folder has it
+        parts_of(cache).maintenance.sealer.writer.cancel()  # type: ignore[union-attr]  # a cache with a folder has it
         with pytest.raises(SegmentCancelledError):
             cache.seal()
         assert files(folder) == []
@@ -175,7 +186,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
                             namespace.forget(mine.pop(random.randrange(len(mine))))
                     elif round_ % 4 == 1:
                         chosen = [mine.pop(random.randrange(len(mine))) for _ in range(4)]
-                        assert cache._outputs.forget_many(NS, chosen) == 4
+                        assert parts_of(cache).outputs.forget_many(NS, chosen) == 4
                     left.update({number: len(mine)})
             except BaseException as error:
                 failures.append(error)

@@ -12,6 +12,7 @@ import pytest
 from sealing_child import LIMITS, output_of
 from sealing_testing import NS, files, ngram_oracle, ngrams, open_cache
 
+from support.engine_parts import parts_of
 from support.forking import ForkServer
 from support.stored import stored_outputs
 
@@ -84,10 +85,9 @@ class Truth:
                 assert ngrams(cache, n) == ngram_oracle(list(rows.values()), n)
             stats = cache.namespace(NS).stats()
             assert stats.outputs == len(rows)
-            known = [
-                record.path for record in cache._store.namespaces()
-            ]  # it may have been killed before it wrote
-            assert files(folder) == sorted(r.name for path in known for r in cache._store.segments(path))
+            store = parts_of(cache).store  # without namespaces if the child was killed before it wrote
+            segments = [segment for record in store.namespaces() for segment in store.segments(record.path)]
+            assert files(folder) == sorted(segment.name for segment in segments)
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ from suffixsvc.errors import (
     StoreFullError,
     SuffixError,
 )
+from support.engine_parts import parts_of
 
 
 def flip(path: Path, at: int) -> None:
@@ -78,10 +79,10 @@ def test_a_file_that_cannot_be_used_is_named_and_its_outputs_come_from_the_log(
         assert cache.stats().hot_tokens == 90
         all_there(cache, 11)
         cache.namespace(NS).forget(ids[6])
-        assert cache._store.tombstones(NS) == {}
+        assert parts_of(cache).store.tombstones(NS) == {}
         cache.seal()
         all_there(cache, 10)
-        named = {record.name for record in cache._store.segments(NS)}
+        named = {record.name for record in parts_of(cache).store.segments(NS)}
         assert set(files(folder)) == (named | {victim} if how in STAYS else named)
         assert (victim in named) == (how not in STAYS), "a name is free again once its file is removed"
     with structlog.testing.capture_logs() as lines:
@@ -126,14 +127,14 @@ def test_damage_found_in_use_is_repaired_from_the_log(tmp_path: Path) -> None:
         ids = fill_random(cache, 30, 2_000)
         cache.compact()
     with open_cache(folder, limits) as cache:
-        index = cache._catalog.index_of(NS)
+        index = parts_of(cache).catalog.index_of(NS)
         (sealed,) = index.sealed()
         path = Path(sealed.segment.path)
         damage(path)
         cache.namespace(NS).forget(ids[3])
         with pytest.raises(SegmentCorruptError):
             cache.check()
-        cache._maintenance.run_once()  # type: ignore[union-attr]  # a cache with a folder has it
+        parts_of(cache).maintenance.run_once()  # type: ignore[union-attr]  # a cache with a folder has it
         assert path.name not in files(folder)
         all_there(cache, 29)
         assert cache.stats().segments == 1
@@ -152,7 +153,7 @@ def test_an_io_error_while_damage_is_repaired_loses_nothing(
         fill_random(cache, 30, 2_000)
         cache.compact()
     with open_cache(folder, limits) as cache:
-        (sealed,) = cache._catalog.index_of(NS).sealed()
+        (sealed,) = parts_of(cache).catalog.index_of(NS).sealed()
         path = Path(sealed.segment.path)
         damage(path)
         with pytest.raises(SegmentCorruptError):
@@ -162,8 +163,8 @@ def test_an_io_error_while_damage_is_repaired_loses_nothing(
             raise StoreError("injected")
 
         with monkeypatch.context() as broken:
-            broken.setattr(cache._store, "drop_segments", fails)
-            cache._maintenance.run_once()  # type: ignore[union-attr]  # a cache with a folder has it
+            broken.setattr(parts_of(cache).store, "drop_segments", fails)
+            parts_of(cache).maintenance.run_once()  # type: ignore[union-attr]  # a cache with a folder has it
         assert cache.stats().outputs == 30
         cache.seal()
         assert path.name not in files(folder)
@@ -177,11 +178,11 @@ def test_damage_found_while_merging_is_repaired(tmp_path: Path) -> None:
         fill_random(cache, 20, 4_000)
         cache.seal()
     with open_cache(folder, limits) as cache:
-        path = Path(cache._catalog.index_of(NS).sealed()[1].segment.path)
+        path = Path(parts_of(cache).catalog.index_of(NS).sealed()[1].segment.path)
         damage(path)
         with pytest.raises(SegmentCorruptError):
             cache.compact()
-        cache._maintenance.run_once()  # type: ignore[union-attr]  # a cache with a folder has it
+        parts_of(cache).maintenance.run_once()  # type: ignore[union-attr]  # a cache with a folder has it
         all_there(cache, 20)
         assert cache.compact() == 1
         all_there(cache, 20)
@@ -232,8 +233,8 @@ def test_a_full_disk_while_sealing_and_merging(tmp_path: Path) -> None:
             all_there(cache, 40)
         # the thread logs it and continues
         with file_size_limit(limit), structlog.testing.capture_logs() as lines:
-            cache._maintenance._batch_tokens = 1000  # type: ignore[union-attr]  # a cache with a folder has it
-            cache._maintenance.run_once()  # type: ignore[union-attr]  # as above
+            parts_of(cache).maintenance.batch_tokens = 1000  # type: ignore[union-attr]  # a cache with a folder has it
+            parts_of(cache).maintenance.run_once()  # type: ignore[union-attr]  # as above
         assert [line["event"] for line in lines] == ["sealing failed; it is retried"]
         cache.namespace(NS).forget(more[0])
         assert cache.compact() == 1
@@ -291,7 +292,7 @@ def test_check_names_a_segment_that_does_not_hold_what_the_log_holds(tmp_path: P
     with open_cache(tmp_path / "d", BATCH) as cache:
         fill_random(cache)
         cache.compact()
-        (sealed,) = cache._catalog.index_of(NS).sealed()
+        (sealed,) = parts_of(cache).catalog.index_of(NS).sealed()
         sealed.segment.forget([4])
         with pytest.raises(IndexCorruptError, match="same outputs"):
             cache.check()
@@ -314,7 +315,7 @@ def test_a_folder_of_segments_that_is_a_file_is_refused_by_name(tmp_path: Path) 
 def test_a_reading_error_in_the_background_never_reaches_a_step(tmp_path: Path) -> None:
     with open_cache(tmp_path / "d", BATCH) as cache:
         fill_random(cache)
-        maintenance = cache._maintenance
+        maintenance = parts_of(cache).maintenance
         assert maintenance is not None
 
         def fails(index: object) -> int:

@@ -13,6 +13,7 @@ from sealing_testing import files, ngram_oracle, ngrams, open_cache, output
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.types import NewOutput
+from support.engine_parts import parts_of
 
 PATHS = ("a", "a/b")
 #: outputs of 3 .. 40 tokens: a seal takes a few
@@ -79,7 +80,7 @@ class SealingMachine(RuleBasedStateMachine):
     def forget_many(self, path: str) -> None:
         ours = [i for i, one in self.kept.items() if one.namespace == path]
         chosen = self.random.sample(ours, len(ours) // 2)
-        assert self.cache._outputs.forget_many(path, [*chosen, 10**9]) == len(chosen)
+        assert parts_of(self.cache).outputs.forget_many(path, [*chosen, 10**9]) == len(chosen)
         for output_id in chosen:
             del self.kept[output_id]
 
@@ -96,15 +97,15 @@ class SealingMachine(RuleBasedStateMachine):
 
     @rule(path=st.sampled_from(PATHS))
     def seal_one_batch(self, path: str) -> None:
-        with self.cache._exclusive() as sealer:
+        with parts_of(self.cache).exclusive() as sealer:
             assert sealer is not None
-            sealer.seal(self.cache._catalog.index_of(path))
+            sealer.seal(parts_of(self.cache).catalog.index_of(path))
 
     @rule(path=st.sampled_from(PATHS))
     def merge(self, path: str) -> None:
-        with self.cache._exclusive() as sealer:
+        with parts_of(self.cache).exclusive() as sealer:
             assert sealer is not None
-            sealer.merge(self.cache._catalog.index_of(path))
+            sealer.merge(parts_of(self.cache).catalog.index_of(path))
 
     @rule()
     def compact(self) -> None:
@@ -112,7 +113,7 @@ class SealingMachine(RuleBasedStateMachine):
         assert segments <= len(PATHS)
         assert len(files(self.folder)) == segments
         for path in PATHS:
-            assert self.cache._store.tombstones(path) == {}
+            assert parts_of(self.cache).store.tombstones(path) == {}
 
     @rule()
     def restart(self) -> None:
@@ -121,7 +122,7 @@ class SealingMachine(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["gone", "cut", "flipped", "newer", "theirs"]))
     def a_file_is_damaged_while_the_cache_is_closed(self, how: str) -> None:
-        names = [e.record.name for p in PATHS for e in self.cache._catalog.index_of(p).sealed()]
+        names = [e.record.name for p in PATHS for e in parts_of(self.cache).catalog.index_of(p).sealed()]
         self.cache.close()
         victim_name = ""
         if names:
@@ -149,7 +150,7 @@ class SealingMachine(RuleBasedStateMachine):
                 (self.folder / "segments" / left).unlink()  # as a user would after reading the log
 
     def listed(self) -> set[str]:
-        return {record.name for path in PATHS for record in self.cache._store.segments(path)}
+        return {record.name for path in PATHS for record in parts_of(self.cache).store.segments(path)}
 
     @invariant()
     def everything_agrees(self) -> None:

@@ -14,20 +14,22 @@ from sealing_testing import NS, damage, files, ngram_oracle, ngrams, open_cache,
 from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.engine.sealing import maintenance
 from suffixsvc.errors import SegmentCorruptError, StoreError, UnknownNamespaceError
+from support.engine_parts import parts_of
 
 TEXT = list(range(100, 140))
 
 
 def known_paths(cache: SuffixCache) -> set[str]:
     """The paths that parts of the engine shared by all namespaces hold."""
-    parts = [cache._quotas, cache._maintenance, cache._maintenance and cache._maintenance.sealer]
+    quotas, maintenance = parts_of(cache).quotas, parts_of(cache).maintenance
+    parts = [quotas, maintenance, maintenance and maintenance.sealer]
     tables = [table for part in parts if part is not None for table in vars(part).values()]
     return {key for table in tables if isinstance(table, dict) for key in table if isinstance(key, str)}
 
 
 def in_agreement(cache: SuffixCache, path: str = NS) -> None:
     cache.check()
-    kept = [stored.output for stored in cache._store.scan(path)]
+    kept = [stored.output for stored in parts_of(cache).store.scan(path)]
     assert cache.namespace(path).stats().outputs == len(kept)
     assert ngrams(cache, 2, path) == ngram_oracle(kept, 2)
 
@@ -38,7 +40,7 @@ def test_nothing_is_left_of_a_deleted_namespace(tmp_path: Path) -> None:
     limits = Limits(max_cache_bytes=1 << 26, seal_tokens=60)
     policies = Policies({"n": Policy(max_bytes=1 << 24, ttl_seconds=1000)})
     with SuffixCache(tmp_path / "d", limits=limits, policies=policies, background=False) as cache:
-        assert cache._maintenance is not None
+        assert parts_of(cache).maintenance is not None
         for number in range(5):
             session = cache.namespace(f"n/unwritten/{number}").open_session(TEXT)
             session.close(commit=False)
@@ -47,9 +49,9 @@ def test_nothing_is_left_of_a_deleted_namespace(tmp_path: Path) -> None:
             path = f"n/written/{number}"
             for _ in range(6):
                 cache.namespace(path).add_output([*TEXT, number])
-            cache._maintenance.run_once()
+            parts_of(cache).maintenance.run_once()
             cache.evict()
-            index = weakref.ref(cache._catalog.index_of(path))
+            index = weakref.ref(parts_of(cache).catalog.index_of(path))
             cache.delete_namespace(path)
             assert index() is None
         assert known_paths(cache) == set()
@@ -64,11 +66,11 @@ def test_a_session_of_a_deleted_namespace_does_not_change_its_successors_bytes()
         cache.delete_namespace("a", force=True)
         cache.namespace("a").add_outputs([output([n, *TEXT], namespace="a") for n in range(50)])
         held = cache.stats().held_bytes
-        assert cache._quotas.usage.used == held > 0
+        assert parts_of(cache).quotas.usage.used == held > 0
         old.close()
-        assert cache._quotas.usage.used == cache.stats().held_bytes == held
+        assert parts_of(cache).quotas.usage.used == cache.stats().held_bytes == held
         cache.delete_namespace("a")
-        assert cache._quotas.usage.used == 0
+        assert parts_of(cache).quotas.usage.used == 0
 
 
 def test_a_successor_is_sealed_though_sealing_its_predecessor_failed(
@@ -84,10 +86,10 @@ def test_a_successor_is_sealed_though_sealing_its_predecessor_failed(
             raise OSError(24, "Too many open files")
 
     with open_cache(tmp_path / "d", sync_point=hook) as cache:
-        assert cache._maintenance is not None
+        assert parts_of(cache).maintenance is not None
         for generation in range(2):
             cache.namespace(NS).add_outputs([output([*TEXT, n, generation]) for n in range(3)])
-            cache._maintenance.run_once()
+            parts_of(cache).maintenance.run_once()
             assert (cache.stats().segments > 0) == (not broken)
             if broken:
                 cache.delete_namespace(NS)
@@ -105,8 +107,8 @@ def test_a_damaged_segment_does_not_affect_the_successor(
         cache.namespace(NS).add_outputs([output([n % 50 for n in range(k, k + 2_000)]) for k in range(30)])
         cache.compact()
     with open_cache(tmp_path / "d", limits) as cache:
-        assert cache._maintenance is not None
-        (sealed,) = cache._catalog.index_of(NS).sealed()
+        assert parts_of(cache).maintenance is not None
+        (sealed,) = parts_of(cache).catalog.index_of(NS).sealed()
         damage(Path(sealed.segment.path))
         with pytest.raises(SegmentCorruptError):
             cache.check()
@@ -115,8 +117,8 @@ def test_a_damaged_segment_does_not_affect_the_successor(
             raise StoreError("injected")
 
         with monkeypatch.context() as broken:
-            broken.setattr(cache._store, "drop_segments", fails)
-            cache._maintenance.run_once()
+            broken.setattr(parts_of(cache).store, "drop_segments", fails)
+            parts_of(cache).maintenance.run_once()
         del sealed
         cache.delete_namespace(NS)
         assert files(tmp_path / "d") == []
@@ -170,13 +172,15 @@ def test_eviction_and_expiry_pass_over_a_namespace_that_is_deleted_meanwhile(tmp
             for path in ("a", "b"):
                 cache.namespace(path).add_output(TEXT)
     with SuffixCache(tmp_path / "d", policies=policies, background=False) as cache:
-        indexes = cache._indexes.stored()
+        parts = parts_of(cache)
+        evictor, clock = parts.quotas.evictor, parts.store.clock
+        indexes = parts.catalog.stored()
         cache.delete_namespace("a")
-        due = cache._store.clock.expiry_cutoff()
-        assert cache._quotas.evictor.evict(indexes) == cache._quotas.evictor.expire(indexes, due) == 0
-        cache._quotas.evictor.save(indexes)
-        far = type(due).at(cache._store.clock.now_us() + 2_000_000_000)
-        assert cache._quotas.evictor.expire(indexes, far) == 2
+        due = clock.expiry_cutoff()
+        assert evictor.evict(indexes) == evictor.expire(indexes, due) == 0
+        evictor.save(indexes)
+        far = type(due).at(clock.now_us() + 2_000_000_000)
+        assert evictor.expire(indexes, far) == 2
         assert cache.stats().outputs == 0
 
 

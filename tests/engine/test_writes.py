@@ -18,6 +18,7 @@ from suffixsvc.engine.outputs import output_log
 from suffixsvc.errors import StoreFullError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.types import NewOutput
+from support.engine_parts import index_of, parts_of
 
 NS = "acme/m"
 TEXT = list(range(100, 140))
@@ -49,11 +50,11 @@ def output(first: int, tokens: int = 30, uuid: bytes = b"") -> NewOutput:
 
 def require_settled(cache: SuffixCache, index: NamespaceIndex) -> None:
     """No write is in flight, and index and log agree."""
-    cache._store.barrier()
-    cache._outputs.finish_removals()
+    parts_of(cache).store.barrier()
+    parts_of(cache).outputs.finish_removals()
     assert index.writes == 0
     assert index.consistency_snapshot() is not None, "text is on its way for ever"
-    assert not cache._quotas.usage.reserved
+    assert not parts_of(cache).quotas.usage.reserved
     cache.check()
 
 
@@ -87,16 +88,16 @@ def test_an_interrupt_while_a_write_is_handed_over_does_not_take_it_back(
     deletion hung.
 
     After the submission only the store decides."""
-    append = cache._store.append
+    append = parts_of(cache).store.append
 
     def interrupted(*arguments: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         return append(*arguments)
 
     namespace = cache.namespace(NS)
-    index = namespace._index
+    index = index_of(namespace)
     with monkeypatch.context() as patch:
-        patch.setattr(cache._store, "append", interrupted)
+        patch.setattr(parts_of(cache).store, "append", interrupted)
         with pytest.raises(KeyboardInterrupt):
             namespace.add_outputs([output(1), output(1000)])
     require_settled(cache, index)
@@ -120,13 +121,13 @@ def test_an_interrupt_at_any_line_of_a_bulk_load_leaves_index_and_log_agreed(
                 raise StoreFullError("injected")
 
             monkeypatch.setattr("suffixsvc.store.transactions.write_view.WriteView.append", refused)
-        index = cache.namespace(NS)._index
+        index = index_of(cache.namespace(NS))
         uuid = bytes(16)
         line = 0
         while True:
             line += 1
             new = [output(1, uuid=uuid), output(1000 * line, 20), output(1000 * line, 20)]
-            if not interrupted_at(line, code, lambda new=new: cache._outputs._log(index, new)):  # type: ignore[misc]  # bound now
+            if not interrupted_at(line, code, lambda new=new: parts_of(cache).outputs._log(index, new)):  # type: ignore[misc]  # bound now
                 break
             require_settled(cache, index)
         assert line > 10, "it was interrupted at few lines"
@@ -184,13 +185,13 @@ def test_a_completion_that_fails_wakes_its_waiters(
         raise MemoryError("injected")
 
     namespace = cache.namespace(NS)
-    index = namespace._index
+    index = index_of(namespace)
     with monkeypatch.context() as patch:
         patch.setattr(NamespaceIndex, "record_logged", fails)
         write(cache, way)
-        cache._store.barrier()
+        parts_of(cache).store.barrier()
     assert index.writes == 0
-    assert not cache._quotas.usage.reserved
+    assert not parts_of(cache).quotas.usage.reserved
     assert index.consistency_snapshot() is not None
     in_time(lambda: cache.delete_namespace(NS))
     write(cache, way)
@@ -231,7 +232,7 @@ def test_texts_that_are_there_already_leave_the_index_one_by_one(
             namespace.add_outputs(
                 [output(1, uuid=bytes(16)), output(3000), output(5000, uuid=bytes([1] * 16))]
             )
-    require_settled(cache, namespace._index)
+    require_settled(cache, index_of(namespace))
     assert cache.stats().outputs == 3
 
 
@@ -248,8 +249,8 @@ def test_a_handle_of_a_deleted_namespace_opens_no_session(cache: SuffixCache) ->
         namespace.open_session([1, 2, 3], [4, 5])
     assert "get it from the cache again" in str(caught.value)
     assert cache.stats().sessions == 0
-    assert cache._sessions._live == 0
-    assert namespace._index.index.stats().tokens == 0, "what it had written is in the index"
+    assert parts_of(cache).sessions.live == 0
+    assert index_of(namespace).index.stats().tokens == 0, "what it had written is in the index"
     session = cache.namespace(NS).open_session([1])
     session.step(TEXT, 0)
     assert session.close() is not None
@@ -282,9 +283,9 @@ def test_a_close_that_meets_the_deletion_of_its_namespace_ends_the_session(
     assert ids == [None]
     assert session.closed
     assert session.close() is None
-    assert cache._sessions._live == 0
-    assert namespace._index.consistency_snapshot() is not None
-    assert namespace._index.live_sessions == 0
+    assert parts_of(cache).sessions.live == 0
+    assert index_of(namespace).consistency_snapshot() is not None
+    assert index_of(namespace).live_sessions == 0
     cache.check()
 
 
@@ -327,8 +328,8 @@ def test_sessions_that_are_opened_beside_deletions_can_all_be_closed(place: Path
             thread.join(PATIENCE_SECONDS)
         assert not [thread for thread in threads if thread.is_alive()]
         assert not [error for error in failed if not deleted(error)]
-        cache._store.barrier()
-        assert cache.stats().sessions == cache._sessions._live == 0
+        parts_of(cache).store.barrier()
+        assert cache.stats().sessions == parts_of(cache).sessions.live == 0
         cache.check()
 
 

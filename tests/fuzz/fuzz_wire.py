@@ -39,8 +39,7 @@ COUNTED: Final = (
     "suffixsvc.errors",
     "suffixsvc.service",
     "suffixsvc.index.session",
-    "suffixsvc.index.session_arguments",
-    "suffixsvc.index.session_errors",
+    "suffixsvc.index.session_calls",
     "support.wire_target",
 )
 CORPUS: Final = Path(__file__).with_name("wire_corpus.txt")

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from suffixsvc import __version__
-from suffixsvc_caches.tokenizers import Tokenizer, load_tokenizer
+from suffixsvc_caches.tokenizers.base import Tokenizer
+from suffixsvc_caches.tokenizers.load import load_tokenizer
 from support.llama_tools import ROOT, Note, Tools
 
 PAGE = ROOT / "docs" / "interop.md"

@@ -12,21 +12,15 @@ from pathlib import Path
 import pytest
 
 from suffixsvc.errors import StoreCorruptError
-from suffixsvc_caches.lookup import (
-    FaultEffect,
-    LookupTable,
-    find_faults,
-    merge_tables,
-    read_lookup,
-    write_lookup,
-)
-from suffixsvc_caches.lookup.faults import Fault
-from suffixsvc_caches.lookup.files import read_words, record_starts
+from suffixsvc_caches.lookup.faults import Fault, FaultEffect, find_faults
+from suffixsvc_caches.lookup.files import read_lookup, read_words, record_starts, write_lookup
 from suffixsvc_caches.lookup.replay import LookupReplayer, Program, ReplayStats, TokenCall
+from suffixsvc_caches.lookup.table import LookupTable, merge_tables
 from suffixsvc_caches.manifest import find_mismatches, read_manifest
-from suffixsvc_caches.tokenizers import Tokenizer
+from suffixsvc_caches.tokenizers.base import Tokenizer
 from support import lookup_oracle as oracle
 from support.llama_tools import ROOT, Note, Tools
+from support.lookup_tables import records_of_table, table_of
 
 pytestmark = pytest.mark.interop
 
@@ -54,7 +48,7 @@ def counted(token_ids: list[int]) -> LookupTable:
     for a, b, c in zip(token_ids, token_ids[1:], token_ids[2:], strict=False):
         followers = found.setdefault((a, b), {})
         followers[c] = followers.get(c, 0) + 1
-    return LookupTable.of(found).in_order()
+    return table_of(found).in_order()
 
 
 def stats(tools: Tools, text: Path, ctx: int, *args: str | Path) -> dict[str, int]:
@@ -94,12 +88,12 @@ def test_merge_rewrites_our_files_without_loss(tools: Tools, tmp_path: Path, not
             }
             for _ in range(20_000)
         }
-        tables.append(LookupTable.of(records))
+        tables.append(table_of(records))
         write_lookup(tmp_path / f"{number}.bin", tables[-1])
     for files, expected in ((["0.bin"], tables[0]), (["0.bin", "1.bin"], merge_tables(tables))):
         result = tools.run("llama-lookup-merge", *files, "out.bin", cwd=tmp_path)
         assert result.returncode == 0, result.stderr
-        assert read_lookup(tmp_path / "out.bin").as_dict() == expected.as_dict()
+        assert records_of_table(read_lookup(tmp_path / "out.bin")) == records_of_table(expected)
         assert (tmp_path / "out.bin").stat().st_size == expected.file_bytes()
     note(
         "llama-lookup-merge",
@@ -176,9 +170,9 @@ def test_create_counts_what_our_builder_counts(
     command += ["--tokenizer", str(tools.model), "--lookup-static", str(ours), "--exact-counts"]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    found = read_lookup(theirs).as_dict()
-    assert found == counted(tokenizer.encode_batch([corpus])[0].tolist()).as_dict()
-    assert found == read_lookup(ours).as_dict()
+    found = records_of_table(read_lookup(theirs))
+    assert found == records_of_table(counted(tokenizer.encode_batch([corpus])[0].tolist()))
+    assert found == records_of_table(read_lookup(ours))
     manifest = read_manifest(ours)
     assert manifest is not None
     assert list(find_mismatches(ours, manifest, read_lookup(ours))) == []
@@ -212,7 +206,9 @@ def test_stats_of_a_text_without_ties(tools: Tools, tokenizer: Tokenizer, tmp_pa
     file.write_text(text, encoding="utf-8")
 
     oracle.TIES.clear()
-    oracle.stats(token_ids, ctx, 8, oracle.loaded([(n, [*f.items()]) for n, f in table.as_dict().items()]))
+    oracle.stats(
+        token_ids, ctx, 8, oracle.loaded([(n, [*f.items()]) for n, f in records_of_table(table).items()])
+    )
     assert oracle.TIES == []
     forecast = LookupReplayer(table, program=Program.STATS, ctx=ctx).add_log([TokenCall([], token_ids)])
     assert 0 < forecast.n_accept < forecast.n_drafted
@@ -248,7 +244,7 @@ def test_stats_of_documentation(
         for i in range(n, len(half)):
             followers = orders[tuple(half[i - n : i])]
             followers[half[i]] = followers.get(half[i], 0) + 1
-    dynamic = LookupTable.of(orders)
+    dynamic = table_of(orders)
     write_lookup(tmp_path / "dynamic.bin", dynamic)
     given = {
         "no cache": (None, None, ()),
@@ -290,13 +286,13 @@ def test_lookup_takes_both_caches_and_writes_a_dynamic_one(
     static, dynamic = tmp_path / "static.bin", tmp_path / "dynamic.bin"
     table = counted(tokenizer.encode_batch([corpus])[0].tolist())
     write_lookup(static, table)
-    before = LookupTable.of({(1,): {2: 3}, (1, 2, 3, 4): {5: 6}})
+    before = table_of({(1,): {2: 3}, (1, 2, 3, 4): {5: 6}})
     write_lookup(dynamic, before)
     args = ("-p", "The service keeps", "-n", "32", "--temp", "0", "-c", "512", "--spec-draft-n-max", "8")
     result = tools.run("llama-lookup", "-m", tools.model, *args, "-lcs", static, "-lcd", dynamic)
     assert result.returncode == 0, result.stderr[-2000:]
-    after = read_lookup(dynamic).as_dict()
-    assert all(after[ngram] == followers for ngram, followers in before.as_dict().items())
+    after = records_of_table(read_lookup(dynamic))
+    assert all(after[ngram] == followers for ngram, followers in records_of_table(before).items())
     assert {len(ngram) for ngram in after} == {1, 2, 3, 4}
     note(
         "llama-lookup",

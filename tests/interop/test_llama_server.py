@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from suffixsvc_caches.lookup import DRAFT_TOKENS, LookupTable, write_lookup
+from suffixsvc_caches.lookup.algorithm import DRAFT_TOKENS
+from suffixsvc_caches.lookup.files import write_lookup
 from suffixsvc_caches.lookup.replay import LookupReplayer, TokenCall
-from suffixsvc_caches.tokenizers import Tokenizer
+from suffixsvc_caches.lookup.table import LookupTable
+from suffixsvc_caches.tokenizers.base import Tokenizer
 from support.llama_tools import Note, RunningServer, Tools, serving
+from support.lookup_tables import table_of
 
 pytestmark = pytest.mark.interop
 
@@ -64,7 +67,7 @@ def static_cache(path: Path, token_ids: list[int]) -> LookupTable:
     for a, b, c in zip(token_ids, token_ids[1:], token_ids[2:], strict=False):
         followers = found.setdefault((a, b), {})
         followers[c] = followers.get(c, 0) + 2
-    table = LookupTable.of(found).in_order()
+    table = table_of(found).in_order()
     write_lookup(path, table)
     return table
 

@@ -29,6 +29,7 @@ from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.engine.limits import eviction
 from suffixsvc.runtime.sync_points import with_sync_points
 from support.child_runner import report
+from support.engine_parts import parts_of
 
 NS = "crash"
 POLICIES = Policies(default=Policy(max_bytes=120 << 10))
@@ -82,7 +83,7 @@ def live(order: dict[str, Any]) -> None:
         ids = namespace.add_outputs([output(NS, seed + n, rng.randrange(20, 150)) for n in range(count)])
         report(f"= {seed} {' '.join(map(str, ids))}")
         with namespace.open_session([1]) as session:
-            for stored in list(cache._store.scan(NS))[: rng.randrange(4)]:
+            for stored in list(parts_of(cache).store.scan(NS))[: rng.randrange(4)]:
                 session.append_context([0])
                 session.step(stored.output.token_ids[:8], 8, 0.001)
         if rng.random() < 0.3:

@@ -9,6 +9,7 @@ import numpy as np
 from suffixsvc import SuffixCache
 from suffixsvc.engine.limits.size_estimates import predicted_bytes
 from suffixsvc.types import NewOutput, TokenArray
+from support.engine_parts import parts_of
 
 KIB = 1 << 10
 
@@ -39,7 +40,7 @@ def add(cache: SuffixCache, path: str, seeds: Sequence[int], tokens: int = 200) 
 
 def ids(cache: SuffixCache, path: str) -> list[int]:
     """Ids of a namespace's outputs in the log."""
-    return [stored.output_id for stored in cache._store.scan(path)]
+    return [stored.output_id for stored in parts_of(cache).store.scan(path)]
 
 
 def draft_from(cache: SuffixCache, path: str, seed: int, tokens: int = 200) -> int:
@@ -54,8 +55,8 @@ def index_is_log(cache: SuffixCache) -> None:
     """Assert that every index equals a new one that is built from the log."""
     cache.check()
     with SuffixCache() as other:
-        for record in cache._store.namespaces():
-            kept = [stored.output for stored in cache._store.scan(record.path)]
+        for record in parts_of(cache).store.namespaces():
+            kept = [stored.output for stored in parts_of(cache).store.scan(record.path)]
             namespace = other.namespace(record.path)
             if kept:
                 namespace.add_outputs(kept)

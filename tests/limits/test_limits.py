@@ -16,6 +16,7 @@ from suffixsvc.engine.limits.size_estimates import predicted_bytes
 from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreFullError
 from suffixsvc.runtime.sync_points import with_sync_points
 from suffixsvc.types import NewOutput
+from support.engine_parts import index_of, parts_of
 
 
 def test_a_namespace_stays_within_its_bytes_and_its_neighbours_keep_theirs(small: SuffixCache) -> None:
@@ -40,7 +41,7 @@ def test_what_was_evicted_is_not_drafted_and_its_memory_is_back(small: SuffixCac
         add(small, "small/ns", [seed])
     assert draft_from(small, "small/ns", 59) > 0
     assert draft_from(small, "small/ns", 0) == 0
-    held = small.namespace("small/ns")._index.index.stats()
+    held = index_of(small.namespace("small/ns")).index.stats()
     assert held.used < 100 * KIB
 
 
@@ -102,7 +103,7 @@ def test_a_close_that_waits_for_nothing_leaves_eviction_to_the_next(small: Suffi
         session = namespace.open_session([7, 8])
         session.step(text(seed), 0)
         assert session.close(wait=False) is None
-    small._store.put_state("small/ns", "barrier", b"")  # after the commits above
+    parts_of(small).store.put_state("small/ns", "barrier", b"")  # after the commits above
     assert namespace.stats().refused_outputs == 0
     assert namespace.stats().held_bytes > 100 * KIB
     assert small.evict() > 0
@@ -128,7 +129,7 @@ def test_what_a_slow_disk_has_not_written_yet_pins_nothing(tmp_path: Path) -> No
             session.step(text(seed), 0)
             session.close(wait=False)
         opened.set()
-        cache._store.barrier()
+        parts_of(cache).store.barrier()
         assert namespace.stats().refused_outputs == 0
         assert namespace.stats().outputs == 31
         assert cache.evict() > 0
@@ -153,7 +154,7 @@ def test_what_is_on_its_way_and_will_stay_does_count(tmp_path: Path) -> None:
             session.step(text(seed), 0)
             session.close(wait=False)
         opened.set()
-        cache._store.barrier()
+        parts_of(cache).store.barrier()
         fit = 100 * KIB // OUTPUT
         assert namespace.stats().outputs == fit
         assert namespace.stats().refused_outputs == 30 - fit
@@ -286,7 +287,7 @@ def test_threads_that_write_at_once_leave_no_trace_of_it(small: SuffixCache) -> 
         stats = small.namespace(path).stats()
         assert stats.held_bytes <= 100 * KIB
         assert stats.outputs + stats.evicted_outputs == 80
-    assert not small._quotas.usage.reserved, "every reservation was released"
+    assert not parts_of(small).quotas.usage.reserved, "every reservation was released"
 
 
 def test_a_store_that_cannot_forget_fails_no_write(
@@ -295,7 +296,7 @@ def test_a_store_that_cannot_forget_fails_no_write(
     def full(*_args: Any) -> Any:
         raise StoreFullError("the disk is full")
 
-    monkeypatch.setattr(small._store, "forget_many", full)
+    monkeypatch.setattr(parts_of(small).store, "forget_many", full)
     written = [add(small, "small/ns", [seed]) for seed in range(30)]
     assert len(written) == 30
     assert small.namespace("small/ns").stats().held_bytes > 100 * KIB
@@ -307,7 +308,7 @@ def test_a_store_that_cannot_forget_fails_no_write(
 def test_a_refused_write_leaves_no_reservation(small: SuffixCache, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LimitExceededError):
         small.namespace("small/ns").add_output(text(2, 5000))
-    monkeypatch.setattr(small._store, "append", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(parts_of(small).store, "append", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         add(small, "small/ns", [1])
     session = small.namespace("small/ns").open_session([1])
@@ -315,7 +316,7 @@ def test_a_refused_write_leaves_no_reservation(small: SuffixCache, monkeypatch: 
     with pytest.raises(ZeroDivisionError):
         session.close()
     monkeypatch.undo()
-    assert not small._quotas.usage.reserved
+    assert not parts_of(small).quotas.usage.reserved
     session.close(commit=False)
 
 

@@ -16,10 +16,11 @@ from limits_testing import add, ids, index_is_log
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.engine import Namespace, Session
-from suffixsvc.errors import ErrorCode, LimitExceededError
+from suffixsvc.errors import LimitExceededError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.types import TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import types_pb2
 
 WHOLE = 16 << 20
 PATIENCE = 300.0  #: seconds
@@ -91,7 +92,7 @@ def test_steps_of_one_message_see_each_other() -> None:
     admitted as if it were the only one."""
     limits = Limits(max_cache_bytes=WHOLE, max_message_bytes=THREADS * (LARGE + 100) * 4)
     with SuffixCache(limits=limits) as cache:
-        handlers = Handlers(cache, limits, durable=False, version="")
+        handlers = Handlers(cache, limits, durable=False)
         items = [
             pb.StepRequest(
                 session_id=handlers.open_session(pb.OpenSessionRequest(namespace=f"n{i}")).session_id,
@@ -103,7 +104,7 @@ def test_steps_of_one_message_see_each_other() -> None:
         taken = [item.HasField("reply") for item in reply.steps.items]
         refused = [item.error.error.code for item in reply.steps.items if item.HasField("error")]
         assert sum(taken) == 2, "a token of output is predicted to take twice what one of context takes"
-        assert set(refused) == {ErrorCode.LIMIT_EXCEEDED}
+        assert set(refused) == {types_pb2.ERROR_CODE_LIMIT_EXCEEDED}
         assert cache.stats().session_bytes <= WHOLE
 
 

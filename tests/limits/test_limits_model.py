@@ -15,6 +15,7 @@ from limits_testing import index_is_log, output, text
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.errors import LimitExceededError
+from support.engine_parts import parts_of
 
 KIB = 1 << 10
 PATHS = ["small", "small/ns", "pinned", "free", "old"]
@@ -63,7 +64,7 @@ class LimitsMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def there(self, path: str) -> list[int]:
-        return [stored.output_id for stored in self.cache._store.scan(path)]
+        return [stored.output_id for stored in parts_of(self.cache).store.scan(path)]
 
     def after(self, path: str, new: list[int], *, refused: bool) -> None:
         """Checks after a write: evicted outputs must be the least recently used of the namespace."""
@@ -128,7 +129,7 @@ class LimitsMachine(RuleBasedStateMachine):
         if not self.kept[path]:
             return
         output_id = sorted(self.kept[path])[which % len(self.kept[path])]
-        wrote = self.cache._store.get(output_id).output.token_ids
+        wrote = parts_of(self.cache).store.get(output_id).output.token_ids
         session = self.cache.namespace(reader).open_session([1], reads=[path] if reader != path else None)
         drafted = session.step(wrote[:16], 16, 0.001)
         session.close(commit=False)
@@ -160,8 +161,8 @@ class LimitsMachine(RuleBasedStateMachine):
     @rule(seconds=st.integers(0, 600))
     def expire(self, seconds: int) -> None:
         self.ahead += seconds
-        now = max((s.written_at for s in self.cache._store.scan()), default=1e9) + self.ahead
-        due = [s.output_id for s in self.cache._store.scan("old") if s.written_at + 1000 <= now]
+        now = max((s.written_at for s in parts_of(self.cache).store.scan()), default=1e9) + self.ahead
+        due = [s.output_id for s in parts_of(self.cache).store.scan("old") if s.written_at + 1000 <= now]
         due = [i for i in due if i not in self.corpus]
         assert self.cache.expire(now) == len(due)
         self.kept["old"] = [i for i in self.kept["old"] if i not in due]
@@ -181,8 +182,8 @@ class LimitsMachine(RuleBasedStateMachine):
 
     def weigh(self) -> None:
         """Outputs were moved; the cache measures them at the next refresh."""
-        for index in self.cache._indexes.values():
-            self.cache._quotas.usage.refresh(index)
+        for index in parts_of(self.cache).catalog.values():
+            parts_of(self.cache).quotas.usage.refresh(index)
         self.note()
 
     @rule()
@@ -199,7 +200,7 @@ class LimitsMachine(RuleBasedStateMachine):
         for path in PATHS:
             assert self.there(path) == sorted(self.kept[path])
             assert self.cache.namespace(path).stats().outputs == len(self.kept[path])
-        assert self.cache._quotas.usage.used == self.cache.stats().held_bytes
+        assert parts_of(self.cache).quotas.usage.used == self.cache.stats().held_bytes
         self.cache.check()
 
 

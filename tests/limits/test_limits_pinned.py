@@ -10,6 +10,7 @@ from limits_testing import KIB, OUTPUT, add, ids, index_is_log, output, text
 from suffixsvc import Policies, Policy, SuffixCache
 from suffixsvc.engine.limits.eviction import BATCH_OUTPUTS
 from suffixsvc.errors import LimitExceededError
+from support.engine_parts import parts_of
 
 # ------------------------------------------------------------------------------------------------- pinned
 
@@ -69,7 +70,7 @@ def test_a_policys_ttl_applies_to_outputs_without_one(place: Path | None, opened
     ]
     none, _short, long, corpus = cache.namespace("ns").add_outputs(outputs)
     keep = add(cache, "ns/keep", [5])
-    written = cache._store.get(none).written_at
+    written = parts_of(cache).store.get(none).written_at
     assert cache.expire(now=written + 11) == 1
     assert ids(cache, "ns") == [none, long, corpus]
     assert cache.expire(now=written + 3599) == 0
@@ -84,7 +85,7 @@ def test_a_policys_ttl_applies_to_outputs_without_one(place: Path | None, opened
 def test_a_policys_ttl_holds_for_what_was_written_before_it(tmp_path: Path) -> None:
     with SuffixCache(tmp_path / "data") as cache:
         [output_id] = add(cache, "ns", [1])
-        written = cache._store.get(output_id).written_at
+        written = parts_of(cache).store.get(output_id).written_at
     with SuffixCache(tmp_path / "data", policies=Policies(default=Policy(ttl_seconds=60))) as cache:
         assert cache.expire(now=written + 59) == 0
         assert cache.expire(now=written + 61) == 1

@@ -8,6 +8,7 @@ import pytest
 from limits_testing import add, draft_from, ids, index_is_log, output
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
+from support.engine_parts import index_of, parts_of
 
 KIB = 1 << 10
 
@@ -63,7 +64,7 @@ def test_what_moves_into_a_segment_keeps_its_age(tmp_path: Path) -> None:
         written = [add(cache, "ns", [seed])[0] for seed in range(6)]
         assert draft_from(cache, "ns", 1) > 0
         cache.compact()
-        assert not cache.namespace("ns")._index.lru._id_of  # type: ignore[union-attr] # it has one
+        assert not index_of(cache.namespace("ns")).lru._id_of  # type: ignore[union-attr] # it has one
         while not cache.namespace("ns").stats().evicted_outputs:
             written += add(cache, "ns", [len(written)])
         kept = ids(cache, "ns")
@@ -79,7 +80,7 @@ def test_the_time_to_live_holds_for_sealed_outputs(tmp_path: Path, own: int) -> 
         namespace = cache.namespace("ns")
         first = namespace.add_output([1, 2, 3, 4], ttl_seconds=own)
         cache.compact()
-        written = cache._store.get(first).written_at
+        written = parts_of(cache).store.get(first).written_at
         assert cache.expire(now=written + 59) == 0
         assert cache.expire(now=written + 62) == 1
         assert namespace.stats().outputs == 0

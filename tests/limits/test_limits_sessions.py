@@ -11,10 +11,11 @@ import pytest
 from limits_testing import add, ids, index_is_log, text
 
 from suffixsvc import Limits, SuffixCache
-from suffixsvc.errors import ErrorCode, LimitExceededError
+from suffixsvc.errors import LimitExceededError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.types import TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import types_pb2
 
 WHOLE = 4 << 20
 PROMPT = 12_000
@@ -123,14 +124,14 @@ def test_large_steps_of_a_service_are_refused_small_ones_never() -> None:
     limits."""
     limits = Limits(max_cache_bytes=WHOLE)
     with SuffixCache(limits=limits) as cache:
-        handlers = Handlers(cache, limits, durable=False, version="")
+        handlers = Handlers(cache, limits, durable=False)
         for length in (PROMPT, 300):
             prompt = tokens(1, length).tobytes()
             with contextlib.suppress(LimitExceededError):
                 for _ in range(1000):
                     request = pb.OpenSessionRequest(namespace="a", prompt_token_ids=prompt)
                     session_id = handlers.open_session(request).session_id
-        assert 2 < len(handlers.sessions) < 1000
+        assert 2 < len(handlers.sessions.table) < 1000
 
         def step(count: int) -> pb.StepItem:
             new = pb.StepRequest(session_id=session_id, new_token_ids=tokens(2, count).tobytes())
@@ -140,5 +141,5 @@ def test_large_steps_of_a_service_are_refused_small_ones_never() -> None:
         assert step(limits.max_draft_tokens + 1).HasField("reply")
         for count in (limits.max_draft_tokens + 2, PROMPT):
             refused = step(count).error.error
-            assert refused.code == ErrorCode.LIMIT_EXCEEDED, refused
+            assert refused.code == types_pb2.ERROR_CODE_LIMIT_EXCEEDED, refused
         assert step(16).HasField("reply")

@@ -47,7 +47,7 @@ class LruIndexMachine(RuleBasedStateMachine):
 
     def _write(self, output_id: int, tokens: int, pinned: bool, own_ttl: bool, pause: int) -> None:
         self.now += pause  # clocks step back
-        self.lru.add_written(output_id, self.now, tokens, pinned=pinned, own_ttl=own_ttl)
+        self.lru.add(output_id, self.now, tokens, pinned=pinned, own_ttl=own_ttl)
         self.lru.bind_writer(5000 + output_id, output_id)
         self.rows[output_id] = tokens, pinned, own_ttl, self.now
         self.order.append(output_id)
@@ -78,7 +78,7 @@ class LruIndexMachine(RuleBasedStateMachine):
         fresh = LruIndex()
         for output_id in sorted(self.rows):
             tokens, pinned, own_ttl, written = self.rows[output_id]
-            fresh.add_logged(output_id, written, tokens, pinned=pinned, own_ttl=own_ttl)
+            fresh.add(output_id, written, tokens, pinned=pinned, own_ttl=own_ttl, logged=True)
             fresh.bind_writer(5000 + output_id, output_id)
         assert fresh.load(self.lru.save())
         fresh.complete = True
@@ -123,7 +123,7 @@ def test_the_table_stays_small_over_thousands_of_outputs() -> None:
     lru.complete = True
     for first in range(1, 20_001, 100):
         for output_id in range(first, first + 100):
-            lru.add_written(output_id, output_id, 5, pinned=False, own_ttl=False)
+            lru.add(output_id, output_id, 5, pinned=False, own_ttl=False)
             lru.bind_writer(output_id, output_id)
         lru.remove(range(first - 500, first - 400))
     assert len(lru) == 500
@@ -134,7 +134,7 @@ def test_the_table_stays_small_over_thousands_of_outputs() -> None:
 
 def test_what_was_saved_by_another_version_is_left_alone() -> None:
     lru = LruIndex()
-    lru.add_logged(1, 10, 5, pinned=False, own_ttl=False)
+    lru.add(1, 10, 5, pinned=False, own_ttl=False, logged=True)
     lru.touch([], [1], 50)
     saved = lru.save()
     for bad in (
@@ -153,7 +153,7 @@ def test_the_bytes_of_the_saved_state_are_as_documented() -> None:
     """docs/format.md: a header, the ids, the times."""
     lru = LruIndex()
     for output_id in (3, 5, 9):
-        lru.add_logged(output_id, 10 * output_id, 5, pinned=False, own_ttl=False)
+        lru.add(output_id, 10 * output_id, 5, pinned=False, own_ttl=False, logged=True)
     lru.touch([], [9, 3], 1000)
     assert lru.save() == b"SXUS" + struct.pack("<HHI2Q2q", 1, 0, 2, 3, 9, 1001, 1000)
     assert not lru.dirty
@@ -164,12 +164,12 @@ def test_outputs_of_one_moment_go_in_the_order_of_the_log(most: int) -> None:
     """One append of many outputs has one time for all of them."""
     lru = LruIndex()
     for output_id in range(1, 400):
-        lru.add_logged(output_id, 77, 1, pinned=False, own_ttl=False)
+        lru.add(output_id, 77, 1, pinned=False, own_ttl=False, logged=True)
     assert lru.least_recently_used(1e9, AverageSize(1, 1), most, 10**6) == list(range(1, most + 1))
 
 
 def test_tokens_above_32_bits_do_not_wrap() -> None:
     lru = LruIndex()
-    lru.add_written(1, 1, 2**40, pinned=False, own_ttl=False)
+    lru.add(1, 1, 2**40, pinned=False, own_ttl=False)
     assert lru.least_recently_used(1, AverageSize(1, 1), 1, 1) == [1]
     assert int(np.max(lru._rows["tokens"])) == 2**32 - 1

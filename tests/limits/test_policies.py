@@ -116,7 +116,7 @@ def test_times(tmp_path: Path, text: str, seconds: int) -> None:
         ("[default]\nttl = 2025-01-01", "default.ttl"),
         ("[default]\npinned = 1", "default.pinned"),
         ('[namespaces."a//b"]\npinned = true', 'namespaces."a//b"'),
-        ('[namespaces."a"]\npinned = "yes"', 'namespaces."a".pinned'),
+        ('[namespaces."a"]\npinned = "yes"', "namespaces.a.pinned"),
         ("[namespaces.a.b]\npinned = true", "stands in quotes"),
     ],
 )

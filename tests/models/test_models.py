@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -236,7 +237,7 @@ def test_no_room_is_said_before_anything_is_downloaded(
 ) -> None:
     import shutil  # the one place where a full disk can be had without filling one
 
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10**9, 10**9, 1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
     with pytest.raises(ModelError, match="not enough space") as caught:
         models.get("toy", directory=tmp_path / "models", registry=registry_with(tmp_path))
     assert "--dir" in str(caught.value)

@@ -79,12 +79,9 @@ def test_a_log_that_cannot_be_written_ends_no_thread(monkeypatch: pytest.MonkeyP
 
 def test_consecutive_failures_increase_the_delay() -> None:
     task = PeriodicTask("test-task", lambda: None, period_seconds=2.0, longest_pause_seconds=10.0)
-    pauses = []
-    for failures in (0, 1, 2, 3, 4, 1000):
-        task._failures_in_a_row = failures
-        pauses.append(task._pause())
+    pauses = [task.pause_seconds(failures) for failures in (0, 1, 2, 3, 4, 1000)]
     assert pauses == [2.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-    assert PeriodicTask("rare", lambda: None, period_seconds=600.0)._longest_pause == 600.0
+    assert PeriodicTask("rare", lambda: None, period_seconds=600.0).pause_seconds(1000) == 600.0
 
 
 def test_wake_runs_it_at_once_and_stop_waits_for_the_run() -> None:

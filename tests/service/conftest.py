@@ -20,4 +20,4 @@ def cache() -> Iterator[SuffixCache]:
 
 @pytest.fixture
 def handlers(cache: SuffixCache) -> Handlers:
-    return Handlers(cache, LIMITS, durable=False, version="test")
+    return Handlers(cache, LIMITS, durable=False)

@@ -125,7 +125,7 @@ def test_calls_whose_request_was_read_are_not_preempted(monkeypatch: pytest.Monk
     with pytest.raises(LimitExceededError, match="health checks must be at most 16"):
         permits.acquire(admission.CHECK, ignore)
     for permit in held:
-        permit.release()
+        permit.close()
     again = [permits.acquire(admission.CHECK, ignore) for _ in range(admission.MAX_CHECKS)]
     assert len(again) == admission.MAX_CHECKS, "each permit was released once"
     assert cancelled == ["0"]

@@ -23,7 +23,7 @@ from suffixsvc import SuffixCache
 from suffixsvc.service import server as server_module
 from suffixsvc.service.sessions.registry import SessionRegistry
 from suffixsvc_client import ClientConfig, SuffixClient
-from suffixsvc_client.protocol.unary_calls import BackgroundTask
+from suffixsvc_client.protocol.replies import BackgroundTask
 from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 TASKS = ("expire-sessions", "expire-outputs", "evict", "durability", "stalled-calls")
@@ -152,12 +152,12 @@ def until(holds):
 
 ended = lambda: [task.name for task in handlers.background_tasks if not task.alive]
 closes = handlers.sessions.failed_closes
-until(lambda: len(closes) or closes.lost or not len(handlers.sessions))
+until(lambda: len(closes) or closes.lost or not len(handlers.sessions.table))
 assert ended() == [], ended()
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 for each in held:
     os.close(each)
-until(lambda: len(handlers.sessions) == 0)
+until(lambda: len(handlers.sessions.table) == 0)
 assert ended() == [], ended()
 print("lost", handlers.sessions.failed_closes.lost)
 server.drain()

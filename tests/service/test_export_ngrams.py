@@ -36,10 +36,11 @@ from suffixsvc.lookup_records import RecordFile
 from suffixsvc.service.handlers import MAX_EXPORTS
 from suffixsvc.types import NewOutput
 from suffixsvc.v1 import suffix_cache_pb2_grpc
-from suffixsvc_caches.lookup import LookupTable, read_lookup
+from suffixsvc_caches.lookup.files import read_lookup
 from suffixsvc_client import AsyncSuffixClient, SuffixClient
-from suffixsvc_client.protocol.exporting import export_request
+from suffixsvc_client.protocol.bulk import export_request
 from suffixsvc_client.testing import FakeTransport
+from support.lookup_tables import records_of_table, table_of
 from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 #: folders of exports
@@ -68,7 +69,7 @@ def as_tables(folder: Path, files: list[bytes]) -> dict[tuple[int, ...], dict[in
     found: dict[tuple[int, ...], dict[int, int]] = {}
     for i, data in enumerate(files):
         (folder / f"{i}.bin").write_bytes(data)
-        found |= read_lookup(folder / f"{i}.bin").as_dict()
+        found |= records_of_table(read_lookup(folder / f"{i}.bin"))
     return found
 
 
@@ -113,7 +114,7 @@ def test_ngrams_do_not_span_runs_of_an_output(tmp_path: Path) -> None:
         agent = cache.namespace("a")
         agent.add_outputs([NewOutput("a", np.array([1, 2, 3, 4], np.int32), (2, 2), np.empty(0, np.int32))])
         done = agent.export_ngrams([RecordFile(1)], tmp_path)
-        assert read_lookup(done.files[0].path).as_dict() == {(1,): {2: 1}, (3,): {4: 1}}
+        assert records_of_table(read_lookup(done.files[0].path)) == {(1,): {2: 1}, (3,): {4: 1}}
 
 
 def test_a_service_sends_the_same_bytes(cache: SuffixCache, tmp_path: Path) -> None:
@@ -391,4 +392,4 @@ def test_an_empty_namespace_exports_empty_files(tmp_path: Path) -> None:
     with SuffixCache() as cache:
         done = cache.namespace("a").export_ngrams(ALL_ORDERS, tmp_path)
         assert (done.outputs, [file.path.read_bytes() for file in done.files]) == (0, [b""] * 4)
-        assert as_tables(tmp_path, [b""]) == LookupTable.of({}).as_dict()
+        assert as_tables(tmp_path, [b""]) == records_of_table(table_of({}))

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.sessions import failed_closes
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from support.failing_disk import MAX_SESSIONS, FailingDisk, opened_cache, small_limits, writes
+from support.service_sessions import live_entry, live_ids
 from support.serving import eventually, socket_dir
 
 RNG = np.random.default_rng(0)
@@ -83,7 +85,7 @@ def disk() -> FailingDisk:
 @pytest.fixture
 def handlers(folder: Path, disk: FailingDisk) -> Iterator[Handlers]:
     with opened_cache(folder, disk, small_limits()) as cache:
-        yield Handlers(cache, small_limits(), durable=True, version="")
+        yield Handlers(cache, small_limits(), durable=True)
 
 
 # ----------------------------------------------------------------------------------------------- the grace
@@ -115,7 +117,7 @@ def test_failed_closes_are_released_for_new_sessions(handlers: Handlers, disk: F
     disk.failing.set()
     closed = [fail_to_close(handlers) for _ in range(5 * MAX_SESSIONS)]
     assert counts(handlers) == (MAX_SESSIONS, 4 * MAX_SESSIONS)
-    assert handlers.sessions.ids() == closed[-MAX_SESSIONS:]
+    assert live_ids(handlers) == closed[-MAX_SESSIONS:]
     with pytest.raises(UnknownSessionError, match="could not be stored"):
         close(handlers, closed[0])
     with pytest.raises(UnknownSessionError, match="could not be stored"):
@@ -130,13 +132,51 @@ def test_sessions_in_use_are_not_released_for_new_ones(handlers: Handlers, disk:
         handlers.step(pb.StepRequest(session_id=session_id, new_token_ids=tokens(1), max_draft_tokens=4))
     with pytest.raises(LimitExceededError, match="too many live sessions"):
         open_session(handlers)
-    assert handlers.sessions.ids() == used
+    assert live_ids(handlers) == used
     assert handlers.sessions.failed_closes.lost == 0
     with pytest.raises(StoreError):
         close(handlers, used[3])
     assert handlers.sessions.failed_closes.oldest()[0].session_id == used[3]
     open_session(handlers)
-    assert used[3] not in handlers.sessions.ids()
+    assert used[3] not in live_ids(handlers)
+
+
+INVALID_OPENS = {
+    "labels": {"labels": {"": "x"}},
+    "reads": {"reads": ["a//b"]},
+    "output": {"output_token_ids": b"123"},
+    "cost": {"verify_cost": {"per_token": -1.0}},
+    "prompt": {"prompt_token_ids": tokens(2_000_000)},
+}
+
+
+@pytest.mark.parametrize("field", INVALID_OPENS)
+def test_a_refused_open_releases_no_failed_close_and_binds_no_tokenizer(
+    handlers: Handlers, disk: FailingDisk, field: str
+) -> None:
+    """It was checked after a failed close had been released for it, and after its tokenizer was bound."""
+    disk.failing.set()
+    for _ in range(MAX_SESSIONS):
+        fail_to_close(handlers)
+    disk.failing.clear()
+    valid = {"namespace": "a", "tokenizer": "f" * 32, "prompt_token_ids": tokens(3)}
+    with pytest.raises(SuffixError):
+        handlers.open_session(pb.OpenSessionRequest(**(valid | INVALID_OPENS[field])))
+    assert len(handlers.sessions.table) == MAX_SESSIONS
+    assert handlers.sessions.failed_closes.lost == 0
+    found = handlers.list_namespaces(pb.ListNamespacesRequest(prefix="a")).namespaces
+    assert [each.tokenizer for each in found] == [""]
+
+
+def test_a_refused_upload_binds_no_tokenizer(handlers: Handlers) -> None:
+    item = pb.OutputItem(token_ids=tokens(9))
+    handlers.add_outputs([pb.AddOutputsRequest(namespace="a", outputs=[item])])
+    for refused in (pb.OutputItem(), pb.OutputItem(token_ids=tokens(9), segment_lens=[4])):
+        with pytest.raises(SuffixError):
+            handlers.add_outputs(
+                [pb.AddOutputsRequest(namespace="a", tokenizer="f" * 32, outputs=[item, refused])]
+            )
+    handlers.add_outputs([pb.AddOutputsRequest(namespace="a", tokenizer="e" * 32, outputs=[item])])
 
 
 @pytest.mark.parametrize("bound", ["sessions", "bytes"])
@@ -150,7 +190,7 @@ def test_failed_closes_are_bounded_in_number_and_bytes(
     disk.failing.set()
     closed = [fail_to_close(handlers) for _ in range(7)]
     assert counts(handlers) == (3, 4)
-    assert handlers.sessions.ids() == closed[-3:]
+    assert live_ids(handlers) == closed[-3:]
 
 
 def test_a_session_over_the_byte_limit_is_released_at_once(
@@ -160,7 +200,7 @@ def test_a_session_over_the_byte_limit_is_released_at_once(
     disk.failing.set()
     fail_to_close(handlers)
     assert counts(handlers) == (0, 1)
-    assert handlers.sessions.ids() == []
+    assert live_ids(handlers) == []
 
 
 def test_a_discarded_session_is_not_lost(handlers: Handlers, disk: FailingDisk) -> None:
@@ -177,11 +217,13 @@ def test_expiry_releases_failed_closes(folder: Path, disk: FailingDisk) -> None:
     """A session gets its grace period; after it, the session is committed once more and released."""
     idle = small_limits(session_idle_seconds=0.05)
     with opened_cache(folder, disk, idle) as cache:
-        handlers = Handlers(cache, idle, durable=True, version="")
+        handlers = Handlers(cache, idle, durable=True)
         disk.failing.set()
         failed = fail_to_close(handlers)
         open_session(handlers)
-        eventually(lambda: handlers.sessions.expire() == 0 and len(handlers.sessions) == 0, "all are ended")
+        eventually(
+            lambda: not handlers.sessions.expire() and not len(handlers.sessions.table), "all are ended"
+        )
         assert counts(handlers) == (0, 2)
         with pytest.raises(UnknownSessionError):
             close(handlers, failed)
@@ -193,7 +235,7 @@ def test_repeated_closes_do_not_renew_the_grace_period(folder: Path, disk: Faili
     retried held their sessions, and the memory of their text, for as long as the disk was full."""
     idle = small_limits(session_idle_seconds=0.5)
     with opened_cache(folder, disk, idle) as cache:
-        handlers = Handlers(cache, idle, durable=True, version="")
+        handlers = Handlers(cache, idle, durable=True)
         disk.failing.set()
         session_id = fail_to_close(handlers)
 
@@ -214,7 +256,7 @@ def test_repeated_closes_do_not_renew_the_grace_period(folder: Path, disk: Faili
 def test_expiry_commits_after_the_store_recovered(folder: Path, disk: FailingDisk) -> None:
     idle = small_limits(session_idle_seconds=0.05)
     with opened_cache(folder, disk, idle) as cache:
-        handlers = Handlers(cache, idle, durable=True, version="")
+        handlers = Handlers(cache, idle, durable=True)
         disk.failing.set()
         fail_to_close(handlers)
         disk.failing.clear()
@@ -232,18 +274,24 @@ def test_an_exception_of_one_session_does_not_affect_others(
     that expired sessions ended."""
     idle = small_limits(session_idle_seconds=0.05)
     with SuffixCache(folder / "d", limits=idle, background=False) as cache:
-        handlers = Handlers(cache, idle, durable=True, version="")
+        handlers = Handlers(cache, idle, durable=True)
         bad, good = open_session(handlers), open_session(handlers)
-        session = handlers.sessions._table._entries[bad].session
+        session = live_entry(handlers, bad).session
         assert session is not None
 
-        def broken(*_: object, **__: object) -> None:
-            raise error
+        close = session.close
 
-        monkeypatch.setattr(session._pending_commit, "begin", broken)
+        def broken(commit: bool = True, **options: Any) -> int | None:
+            if commit:
+                raise error
+            return close(commit, **options)
+
+        monkeypatch.setattr(session, "close", broken)
         eventually(lambda: handlers.sessions.expire() == 1, "the other output is stored")
-        assert good not in handlers.sessions.ids()
-        eventually(lambda: handlers.sessions.expire() == 0 and len(handlers.sessions) == 0, "it is released")
+        assert good not in live_ids(handlers)
+        eventually(
+            lambda: not handlers.sessions.expire() and not len(handlers.sessions.table), "it is released"
+        )
         assert counts(handlers) == (0, 1)
 
 
@@ -252,14 +300,14 @@ def test_a_drain_leaves_no_session(handlers: Handlers, disk: FailingDisk) -> Non
     fail_to_close(handlers)
     open_session(handlers)
     assert handlers.sessions.drain() == 0
-    assert len(handlers.sessions) == 0
+    assert len(handlers.sessions.table) == 0
     assert counts(handlers) == (0, 2)
 
 
 def test_closes_fail_alike_on_a_full_store(folder: Path) -> None:
     small = small_limits(max_store_bytes=2 << 20)
     with SuffixCache(folder / "d", limits=small, background=False) as cache:
-        handlers = Handlers(cache, small, durable=True, version="")
+        handlers = Handlers(cache, small, durable=True)
         fill(handlers)
         drafted = 0
         for _ in range(3 * MAX_SESSIONS):
@@ -309,5 +357,5 @@ def test_concurrent_closes_on_a_failing_store_are_counted(handlers: Handlers, di
         time.sleep(0.05)
     for thread in threads:
         thread.join()
-    assert opened == stored + handlers.sessions.failed_closes.lost + len(handlers.sessions)
-    assert len(handlers.sessions.failed_closes) <= len(handlers.sessions)
+    assert opened == stored + handlers.sessions.failed_closes.lost + len(handlers.sessions.table)
+    assert len(handlers.sessions.failed_closes) <= len(handlers.sessions.table)

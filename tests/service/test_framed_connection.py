@@ -26,7 +26,7 @@ SESSIONS = ("a", "b", "c")
 
 
 def new_handlers(cache: SuffixCache) -> Handlers:
-    handlers = Handlers(cache, LIMITS, durable=False, version="test")
+    handlers = Handlers(cache, LIMITS, durable=False)
     cache.namespace("n").add_output(list(range(100, 160)))
     for session_id in SESSIONS:
         handlers.open_session(pb.OpenSessionRequest(namespace="n", session_id=session_id))
@@ -40,7 +40,7 @@ def connected(handlers: Handlers, most: int = MOST) -> Iterator[tuple[socket.soc
     left: list[bytes | int] = []
 
     def serve() -> None:
-        stream = FramedConnection(handlers.sessions.dispatcher, theirs.fileno(), most)
+        stream = FramedConnection(handlers.sessions.table.dispatcher, theirs.fileno(), most)
         while (found := stream.next()) is not None:
             if isinstance(found, int):
                 left.append(found)
@@ -148,7 +148,7 @@ def test_a_closed_dispatcher_leaves_all_messages() -> None:
             caller.sendall(frame(message.SerializeToString()))
             assert receive_reply(caller).steps.items[0].reply.length == 0
             assert left == []
-            handlers.sessions.dispatcher.close()
+            handlers.sessions.table.dispatcher.close()
             caller.sendall(frame(message.SerializeToString()))
             assert receive_reply(caller).id == 3
             assert left == [message.SerializeToString()]

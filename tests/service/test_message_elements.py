@@ -15,19 +15,21 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.config import MAX_READS
+from suffixsvc.engine import catalog
 from suffixsvc.errors import InvalidInputError, LimitExceededError
 from suffixsvc.service.handlers import Handlers
-from suffixsvc.service.messages import converters
-from suffixsvc.service.messages.elements import SMALL_BYTES, ElementLimits, MessageReader, read_message_id
+from suffixsvc.service.messages.elements import SMALL_BYTES, MessageReader, read_message_id
 from suffixsvc.types import NewOutput
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc, types_pb2
 from suffixsvc_client import ClientConfig, SuffixClient
+from support.engine_parts import parts_of
 from support.serving import serving, socket_dir
 
 NO_LIMIT = 1 << 40
@@ -37,8 +39,8 @@ def tokens(*ids: int) -> bytes:
     return wire.pack_tokens(np.array(ids, np.int32))
 
 
-def counting(kind: Any, *paths: str) -> ElementLimits:
-    return ElementLimits(kind, dict.fromkeys(paths, NO_LIMIT), NO_LIMIT, "")
+def counting(kind: Any, *paths: str) -> MessageReader[Any]:
+    return MessageReader(kind, dict.fromkeys(paths, NO_LIMIT), NO_LIMIT)
 
 
 UPLOAD = counting(pb.AddOutputsRequest, "outputs", "outputs.segment_lens", "outputs.labels")
@@ -102,7 +104,7 @@ streams = st.one_of(
 @settings(max_examples=300, deadline=None)
 def test_counts_are_those_of_the_parsed_message(message: Any) -> None:
     counter = UPLOAD if isinstance(message, pb.AddOutputsRequest) else STREAM
-    counts = counter.check(message.SerializeToString())
+    counts = counter.count(message.SerializeToString())
     assert {path: counts[path] for path in counts_of(message)} == counts_of(message)
 
 
@@ -134,7 +136,7 @@ def test_whatever_protobuf_reads_is_counted_and_nothing_slips_through(
     except Exception:
         return  # protobuf refuses it, too
     counter = UPLOAD if kind is pb.AddOutputsRequest else STREAM
-    counts = counter.check(bytes(data))
+    counts = counter.count(bytes(data))
     for path, count in counts_of(parsed).items():
         assert counts[path] >= count, (path, bytes(data).hex())
 
@@ -149,15 +151,18 @@ def test_whatever_protobuf_reads_is_counted_and_nothing_slips_through(
 )
 def test_only_outputs_are_counted_as_outputs(data: bytes, outputs: int) -> None:
     assert len(pb.AddOutputsRequest.FromString(data).outputs) == outputs
-    assert UPLOAD.check(data)["outputs"] == outputs
+    assert UPLOAD.count(data)["outputs"] == outputs
 
 
 @pytest.mark.parametrize(
     "data", [b"\x1a", b"\x1a\x05a", b"\x00", b"\x1e", b"\x7b", b"\x7c", b"\x09abc", b"\x80" * 11]
 )
 def test_bytes_that_are_not_a_message_are_refused(data: bytes) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be parsed"):
-        UPLOAD.check(data)
+    with pytest.raises(DecodeError):
+        UPLOAD.count(data)
+    for message in (data, b"\x1a\x00" * SMALL_BYTES + data):  # read by protobuf, and by the counter first
+        with pytest.raises(InvalidInputError, match="cannot be parsed"):
+            UPLOAD(message)
 
 
 @pytest.mark.parametrize(("data", "number"), [(b"", 0), (b"\x08\x05", 5), (b"\x08\x80", 0), (b"\x1a\x00", 0)])
@@ -260,9 +265,12 @@ def test_reads_are_counted_before_they_are_parsed(stub: Any, monkeypatch: pytest
     many = pb.OpenSessionRequest(namespace="a", reads=[""] * 4_000_000)
     assert refusal(stub.OpenSession, many).message.startswith(f"reads must be at most {MAX_READS}")
     looked_at: list[str] = []
-    monkeypatch.setattr(converters, "validate_namespace", looked_at.append)
-    with pytest.raises(LimitExceededError):
-        converters.open_args(many, LIMITS)
+    with SuffixCache(limits=LIMITS) as cache:
+        handlers = Handlers(cache, LIMITS, durable=False)
+        handlers.open_session(pb.OpenSessionRequest(namespace="a"))
+        monkeypatch.setattr(catalog, "validate_namespace", looked_at.append)
+        with pytest.raises(LimitExceededError, match="reads must be at most"):
+            handlers.open_session(many)
     assert looked_at == []
 
 
@@ -288,7 +296,7 @@ def test_unparsable_bytes_are_refused_with_a_detail(stub: Any) -> None:
 
 def test_small_messages_are_not_counted_on_the_wire() -> None:
     """The path of a step: a message of SMALL_BYTES cannot hold many elements."""
-    handlers = Handlers(SuffixCache(), LIMITS, durable=False, version="")
+    handlers = Handlers(SuffixCache(), LIMITS, durable=False)
     data = pb.StreamRequest(
         id=3, open=pb.OpenSessionRequest(namespace="a", reads=["b"] * 100)
     ).SerializeToString()
@@ -321,5 +329,5 @@ def test_the_client_splits_by_the_limits_of_the_service() -> None:
         ]
         ids = namespace.add_outputs(made)
         assert len(set(ids)) == 1000
-        stored = {row.output_id: row.output for row in cache._store.scan()}
+        stored = {row.output_id: row.output for row in parts_of(cache).store.scan()}
         assert [stored[i].token_ids.tolist() for i in ids] == [each.token_ids.tolist() for each in made]

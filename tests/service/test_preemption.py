@@ -237,7 +237,7 @@ def test_a_preemption_that_cannot_be_logged_leaks_no_permit(
     held = [permits.acquire(admission.CHECK, cancel) for _ in range(admission.MAX_CHECKS)]
     assert len(cancelled) == admission.MAX_CHECKS
     for permit in (*silent, *held):
-        permit.release()
+        permit.close()
     for _ in range(admission.MAX_CHECKS):
         permits.acquire(admission.CHECK, cancel).mark_received()
     assert len(cancelled) == admission.MAX_CHECKS, "every permit was free"

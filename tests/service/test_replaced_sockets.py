@@ -23,7 +23,9 @@ from suffixsvc import SuffixCache
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.frames import DIRECT_SUFFIX
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
+from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport import grpc_aio, grpc_sync
+from support.client_parts import channels_of
 from support.other_uid_process import HTTP2_SETTINGS, other_uid_process_at
 from support.serving import PATIENCE_S, Blocking, event_loop, eventually, serving, socket_dir
 
@@ -97,16 +99,16 @@ def test_a_process_of_another_user_that_replaces_a_checked_socket_is_sent_nothin
     folder: Path, clients: Clients, restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replaced just after the check, before the first connection or before a reconnection by gRPC."""
-    path_of = grpc_sync.path_of
+    start_call = grpc_sync.start_call
     to_do: list[Callable[[], object]] = []
 
-    def just_after_the_check(method: Any) -> str:
+    def just_after_the_check(channel: Any, call: Call) -> Any:
         while to_do:
             to_do.pop(0)()
-        return path_of(method)
+        return start_call(channel, call)
 
     for module in (grpc_sync, grpc_aio):
-        monkeypatch.setattr(module, "path_of", just_after_the_check)
+        monkeypatch.setattr(module, "start_call", just_after_the_check)
     with (
         SuffixCache() as cache,
         other_uid_process_at(folder / "t", HTTP2_SETTINGS) as log,
@@ -162,11 +164,11 @@ def test_a_call_that_runs_while_the_socket_is_replaced_is_answered(folder: Path)
     """Its channel stays open until the call ends."""
     with SuffixCache() as cache, serving(cache, f"unix:{folder}/s") as (_, address):
         transport = grpc_sync.GrpcTransport(address)
-        with transport._channels.use() as before:
+        with channels_of(transport).use() as before:
             for name in ("s", f"s{DIRECT_SUFFIX}"):
                 os.rename(folder / name, folder / f"moved-{name}")
             with serving(cache, f"unix:{folder}/s"):
-                with transport._channels.use() as after:
+                with channels_of(transport).use() as after:
                     assert after is not before
                 call = before.channel.unary_unary("/suffixsvc.v1.SuffixCache/GetServerInfo")
                 assert call(b"", timeout=PATIENCE_S)

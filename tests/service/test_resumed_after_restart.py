@@ -16,6 +16,7 @@ from suffixsvc.runtime.sync_points import with_sync_points
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.sessions import failed_closes
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from support.engine_parts import parts_of
 from support.failing_disk import FailingDisk
 from support.serving import eventually
 
@@ -33,7 +34,7 @@ class Service:
     def __init__(self, folder: Path) -> None:
         self.disk = FailingDisk()
         self.cache = with_sync_points(SuffixCache, self.disk)(folder, policies=POLICIES, background=False)
-        self.handlers = Handlers(self.cache, Limits(), durable=True, version="")
+        self.handlers = Handlers(self.cache, Limits(), durable=True)
 
     def open(
         self,
@@ -83,7 +84,7 @@ class Service:
 
     def outputs(self, namespace: str = NS) -> list[tuple[list[int], bool]]:
         """Tokens of the outputs in the log, and whether they are incomplete."""
-        stored = self.cache._store.scan(namespace)
+        stored = parts_of(self.cache).store.scan(namespace)
         return [(each.output.token_ids.tolist(), each.output.incomplete) for each in stored]
 
 
@@ -175,7 +176,7 @@ def test_an_expired_session_is_reported_as_stored_only_if_it_is(
     service = restart()
     service.open(list(text), namespace=LIMITED)
     assert service.expire() == kept
-    assert len(service.handlers.sessions) == 0
+    assert len(service.handlers.sessions.table) == 0
     with pytest.raises(UnknownSessionError, match=reason):
         service.step([1])
     assert service.cache.stats().outputs == kept
@@ -187,7 +188,7 @@ def test_a_drain_counts_stored_outputs(restart: Restart) -> None:
     for name, length in (("short", 100), ("long", 3000), ("empty", 0)):
         service.open(list(range(length)), session_id=name, namespace=LIMITED)
     assert service.handlers.sessions.drain() == 1
-    assert len(service.handlers.sessions) == 0
+    assert len(service.handlers.sessions.table) == 0
 
 
 @pytest.mark.parametrize("no_wait", [False, True])

@@ -17,6 +17,7 @@ from suffixsvc.clock import SystemTime
 from suffixsvc.store import LmdbStore
 from suffixsvc.types import NamespaceRecord, NewOutput
 from suffixsvc_client import ClientConfig, SuffixClient
+from support.engine_parts import parts_of
 from support.serving import PATIENCE_S, ServeProcess, eventually, socket_dir, spawn
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
@@ -65,7 +66,7 @@ def test_sigterm_commits_live_sessions(folder: Path) -> None:
             session.step(words)
             assert serve.terminate() == 0
     with SuffixCache(folder / "data") as cache:
-        [stored] = cache._store.scan()
+        [stored] = parts_of(cache).store.scan()
         assert stored.output.incomplete
         assert stored.output.token_ids.tolist() == words
         assert stored.output.labels == {"agent": "writer"}

@@ -15,11 +15,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.service import server as server_module
 from suffixsvc.service.listeners.listen import parse_address
-from suffixsvc.service.messages import converters
 from suffixsvc.service.server import SERVICE_NAME, SuffixServer
+from suffixsvc.service.sessions import step_batch
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc, types_pb2
 from suffixsvc_client import SuffixClient
+from support.engine_parts import parts_of
 from support.serving import eventually, serving, socket_dir
 
 LIMITS = Limits(max_message_bytes=64 << 10, max_session_tokens=12_000)
@@ -99,7 +100,7 @@ def test_a_defect_is_reported_without_its_details(
     def broken(*_: object) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(converters, "step_args", broken)
+    monkeypatch.setattr(step_batch, "native_step", broken)
     code, detail = refusal(stub.Step, pb.StepRequest(session_id="x"))
     assert code is grpc.StatusCode.INTERNAL
     assert "secret" not in str(detail)
@@ -160,7 +161,7 @@ def test_outputs_expire(monkeypatch: pytest.MonkeyPatch) -> None:
         with serving(cache, f"unix:{folder}/s.sock") as (_, address), SuffixClient(address) as client:
             client.namespace("a").add_output([4, 5, 6], ttl_seconds=1)
             eventually(lambda: client.stats().outputs == 1, "the output is forgotten")
-        assert [row.output_id for row in cache._store.scan()] == [keep]
+        assert [row.output_id for row in parts_of(cache).store.scan()] == [keep]
 
 
 def test_a_client_that_vanishes_during_an_upload_affects_no_other(stub: Any) -> None:

@@ -19,7 +19,8 @@ from suffixsvc.errors import (
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
-from support.service_sessions import open_session, step, tokens
+from support.engine_parts import parts_of
+from support.service_sessions import live_entry, open_session, step, tokens
 
 
 class AnnouncingLock:
@@ -73,7 +74,7 @@ class TestRetries:
         handlers.step(step(session, 5, 6))
         request = pb.OpenSessionRequest(namespace="a", prompt_token_ids=tokens(1, 2, 3), session_id="mine")
         assert handlers.open_session(request).length == 5
-        assert len(handlers.sessions) == 1
+        assert len(handlers.sessions.table) == 1
 
     @pytest.mark.parametrize("other", [{"namespace": "b"}, {"prompt_token_ids": tokens(1, 2, 4)}])
     def test_a_used_id_is_refused_for_another_session(
@@ -102,8 +103,8 @@ class TestRetries:
             ids.append(handlers.close_session(closing).output_id)
             assert handlers.close_session(closing).output_id == ids[-1]
         assert len(set(ids)) == 3
-        assert [row.output.token_ids.tolist() for row in cache._store.scan()] == turns
-        assert len(handlers.sessions) == 0
+        assert [row.output.token_ids.tolist() for row in parts_of(cache).store.scan()] == turns
+        assert len(handlers.sessions.table) == 0
 
     def test_an_opening_that_fails_leaves_the_last_close_its_answer(self, handlers: Handlers) -> None:
         session = open_session(handlers, "mine")
@@ -120,7 +121,7 @@ class TestRetries:
         session = open_session(handlers)
         handlers.step(step(session, 5, 6))
         closing = pb.CloseSessionRequest(session_id=session)
-        live = handlers.sessions._table._entries[session].session
+        live = live_entry(handlers, session).session
         assert live is not None
         close, started, asked = live.close, threading.Event(), threading.Event()
 
@@ -133,7 +134,7 @@ class TestRetries:
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(handlers.close_session, closing)
             assert started.wait(300)
-            entry = handlers.sessions._table._entries[session]
+            entry = live_entry(handlers, session)
             entry.lock = AnnouncingLock(entry.lock, asked)
             again = pool.submit(handlers.close_session, closing)
             assert again.result(300) == first.result(300)

@@ -28,7 +28,7 @@ text = st.text(max_size=20)
 @pytest.fixture(scope="module")
 def handlers() -> Iterator[Handlers]:
     with SuffixCache(limits=LIMITS) as cache:
-        yield Handlers(cache, LIMITS, durable=False, version="test")
+        yield Handlers(cache, LIMITS, durable=False)
         cache.check()
 
 
@@ -197,14 +197,14 @@ requests = st.one_of(
 )
 
 
-def convert(request: Any) -> object:
+def convert(handlers: Handlers, request: Any) -> object:
     match request:
         case pb.OpenSessionRequest():
-            return converters.open_args(request, LIMITS)
+            return handlers.open_session(request)
         case pb.StepRequest():
-            return converters.step_args(request, LIMITS)
+            return converters.native_step(request, LIMITS)
         case pb.AppendContextRequest():
-            return converters.append_args(request)
+            return wire.unpack_tokens(request.token_ids), converters.position(request)
         case pb.AddOutputsRequest():
             return converters.new_outputs(request, LIMITS)
     raise AssertionError(request)
@@ -212,9 +212,9 @@ def convert(request: Any) -> object:
 
 @given(requests)
 @settings(max_examples=500)
-def test_any_request_is_converted_or_refused(request: Any) -> None:
+def test_any_request_is_converted_or_refused(handlers: Handlers, request: Any) -> None:
     try:
-        convert(request)
+        convert(handlers, request)
     except SuffixError as error:
         wire.detail_from_error(error).SerializeToString()
 

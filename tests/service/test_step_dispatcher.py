@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
+from support.service_sessions import live_ids
 
 LIMITS = Limits(max_session_tokens=400, max_draft_tokens=12)
 SQL = list(range(100, 160))
@@ -28,7 +30,7 @@ class Service:
 
     def __init__(self, *, dispatcher: bool) -> None:
         self.cache = SuffixCache(limits=LIMITS)
-        self.handlers = Handlers(self.cache, LIMITS, durable=False, version="test")
+        self.handlers = Handlers(self.cache, LIMITS, durable=False)
         self._dispatcher = dispatcher
         self.cache.namespace("a").add_output(SQL)
 
@@ -41,7 +43,8 @@ class Service:
     def answer(self, message: pb.StreamRequest) -> pb.StreamReply:
         if self._dispatcher:
             return self.handlers.message(message)
-        return pb.StreamReply.FromString(self.handlers._message(message))  # as if there were no dispatcher
+        # as if there were no dispatcher
+        return pb.StreamReply.FromString(self.handlers.answer_remaining(message.SerializeToString(), None))
 
     def close(self) -> None:
         self.cache.check()
@@ -68,7 +71,7 @@ def step(session_id: str, *ids: int, **fields: Any) -> pb.StepRequest:
 
 
 def dispatched(service: Service, message: pb.StreamRequest) -> bytes | list[bytes | None] | None:
-    return service.handlers.sessions.dispatcher.answer(message.SerializeToString(), 0.0)
+    return service.handlers.sessions.table.dispatcher.answer(message.SerializeToString(), 0.0)
 
 
 # sessions "a" and "b" exist, "c" does not; positions around where the sessions end
@@ -120,7 +123,7 @@ def test_the_same_answers_with_and_without_the_dispatcher(asked: list[pb.StreamR
                 if not comparable:
                     item.reply.ClearField("draft")
         assert answers[0] == answers[1]
-    assert [s.handlers.sessions.ids() for s in (with_dispatcher, without)] == [["a", "b"]] * 2
+    assert [live_ids(s.handlers) for s in (with_dispatcher, without)] == [["a", "b"]] * 2
     if comparable:
         stats = [service.cache.namespace("a").stats() for service in (with_dispatcher, without)]
         assert stats[0] == stats[1]
@@ -176,7 +179,7 @@ def test_numbers_that_are_longer_than_they_need_be(dispatcher: Service, data: st
     """What happened: the dispatcher answered a message with a length of six bytes, which protobuf refuses.
     Both must agree on valid messages, or one that passes here fails after an update of the other."""
     raw = bytes.fromhex(data.replace(" ", ""))
-    assert dispatcher.handlers.sessions.dispatcher.answer(raw, 0.0) is None
+    assert dispatcher.handlers.sessions.table.dispatcher.answer(raw, 0.0) is None
     try:
         expected = pb.StreamRequest.FromString(raw)
     except DecodeError:
@@ -249,7 +252,7 @@ def test_the_cost_of_a_step_is_stored_in_the_session(dispatcher: Service) -> Non
 
 def test_other_messages_are_left_to_python(dispatcher: Service) -> None:
     dispatcher.open("a", "b")
-    before = dispatcher.handlers.sessions.dispatcher
+    before = dispatcher.handlers.sessions.table.dispatcher
     for message in (
         pb.StreamRequest(),
         pb.StreamRequest(close=pb.CloseSessionRequest(session_id="a")),
@@ -288,7 +291,7 @@ def test_refused_steps_leave_the_others_of_their_batch_taken(
     dispatcher.open("a", "b")
     dispatcher.answer(batch(step("b", 4, seq=4)))
     message = batch(step("a", 5), item)
-    taken, refusal = dispatcher.handlers.sessions.dispatcher.answer(message.SerializeToString(), 0.0)
+    taken, refusal = dispatcher.handlers.sessions.table.dispatcher.answer(message.SerializeToString(), 0.0)
     assert isinstance(taken, bytes)
     assert refusal.status == status
     # the same batch again: "a" has one token more, and the refused step changed nothing
@@ -313,7 +316,7 @@ def test_a_retried_large_step_is_not_admitted_again(
     """Its tokens are in memory: on a full cache the retry would be refused, or evict outputs for them."""
     dispatcher.open("a")
     admitted = []
-    monkeypatch.setattr(Session, "admit_step", lambda self, tokens: admitted.append(tokens) or (lambda: None))
+    monkeypatch.setattr(Session, "admit_step", lambda self, tokens: admitted.append(tokens) or nullcontext())
     large = batch(step("a", *range(LIMITS.max_draft_tokens + 2), seq=1))
     replies = [dispatcher.answer(large).steps.items[0].reply for _ in range(2)]
     assert replies[0] == replies[1]

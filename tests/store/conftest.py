@@ -11,8 +11,9 @@ from store_testing import NS, Clock
 
 from suffixsvc.errors import StoreClosedError
 from suffixsvc.store import LmdbStore, MemoryStore
+from suffixsvc.store.base import Store
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
-from suffixsvc.types import NamespaceRecord, Store
+from suffixsvc.types import NamespaceRecord
 
 
 @pytest.fixture

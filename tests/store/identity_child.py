@@ -13,6 +13,7 @@ from suffixsvc.runtime.sync_points import with_sync_points
 from suffixsvc.store import LmdbStore
 from suffixsvc.store.transactions.operations import SLICE_ROWS
 from support.child_runner import kill_hook
+from support.store_parts import store_parts_of
 
 
 def live(order: dict[str, Any]) -> None:
@@ -20,7 +21,7 @@ def live(order: dict[str, Any]) -> None:
         with_sync_points(LmdbStore, kill_hook(order))(order["folder"], map_bytes_initial=1).close()
         return
     store = LmdbStore(order["folder"])
-    store._writer.set_sync_point(kill_hook(order))  # opening has transactions of its own
+    store_parts_of(store).environment.sync_point = kill_hook(order)  # opening has transactions of its own
     outputs = [make_output([n]) for n in range(3 * SLICE_ROWS + 10)]
     store.append([make_output([7], uuid=bytes(range(16, 32))), *outputs]).result()
     store.close()

@@ -11,8 +11,10 @@ from store_testing import NS as OWN
 from store_testing import make_output
 
 from suffixsvc.store import LmdbStore
-from suffixsvc.types import NamespaceRecord, Store
+from suffixsvc.store.base import Store
+from suffixsvc.types import NamespaceRecord
 from support.child_runner import kill_hook
+from support.store_parts import store_parts_of
 
 #: outputs of the deleted namespace; two of them are forgotten before
 OUTPUTS = 600
@@ -37,7 +39,6 @@ def fill_namespaces(store: Store, going: str, staying: str) -> None:
 def live(order: dict[str, Any]) -> None:
     """Run an order; returns if the deletion has fewer transactions than the order requires."""
     store = LmdbStore(order["folder"])
-    sync_point = kill_hook(order)
-    store._writer.set_sync_point(sync_point)  # opening has transactions of its own
+    store_parts_of(store).environment.sync_point = kill_hook(order)  # opening has transactions of its own
     store.delete_namespace(OWN)
     store.close()

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from suffixsvc.store import LmdbStore
-from suffixsvc.store.records import output_records as r
-from suffixsvc.store.records.identity_records import generated_uuid
-from suffixsvc.types import NamespaceRecord, NewOutput, Store, StoredOutput
+from suffixsvc.store.base import Store
+from suffixsvc.store.records import keys, table_records
+from suffixsvc.store.records.keys import generated_uuid
+from suffixsvc.types import NamespaceRecord, NewOutput, StoredOutput
 
 NS = "acme/qwen2.5-coder/sql-agent"
 OTHER = "acme/other"
@@ -158,8 +159,10 @@ def rewrite(folder: Path, change: Callable[[Txn, Db], object]) -> None:
         # as in every transaction of the store, or the first check would detect it
         with contextlib.suppress(lmdb.NotFoundError):
             meta = env.open_db(b"meta", txn=txn, create=False)
-            raw = txn.get(r.COUNTERS_KEY, db=meta)
+            raw = txn.get(keys.COUNTERS_KEY, db=meta)
             if raw is None:
                 return
-            counters = r.decode_counters(raw)
-            txn.put(r.COUNTERS_KEY, r.encode_counters(replace(counters, txn=txn.id())), db=meta)
+            counters = table_records.decode_counters(raw)
+            txn.put(
+                keys.COUNTERS_KEY, table_records.encode_counters(replace(counters, txn=txn.id())), db=meta
+            )

@@ -18,14 +18,16 @@ from store_testing import NS, golden_folder, make_output
 from suffixsvc.clock import ClockReading, StoreClock, SystemTime
 from suffixsvc.errors import StoreCorruptError
 from suffixsvc.store import LmdbStore, MemoryStore
-from suffixsvc.store.records.clock_record import decode_clock, encode_clock
-from suffixsvc.types import NamespaceRecord, Store
+from suffixsvc.store.base import Store
+from suffixsvc.store.records.table_records import decode_clock, encode_clock
+from suffixsvc.types import NamespaceRecord
+from support.store_parts import store_parts_of
 
 HOUR = 3600.0
 YEAR = 365 * 24 * HOUR
 
 
-class Machine:
+class Machine(SystemTime):
     """The two clocks of a machine: both advance, only the wall clock can be set."""
 
     def __init__(self, wall: float = 1_700_000_000.0) -> None:
@@ -307,11 +309,10 @@ def test_an_open_store_that_nothing_is_written_to_notes_now_and_then_that_it_is_
     store = open_folder(tmp_path, machine)
     machine.wait(YEAR)
     store.expire()
-    environment = store._environment
-    with environment.read() as (txn, _):
-        raw = txn.get(b"clock", db=environment.dbs.meta)
-    assert raw is not None
-    assert decode_clock(raw).wall_us == round(machine.wall() * 1e6)
+    with store_parts_of(store).environment.read() as view:
+        stored = view.clock()
+    assert stored is not None
+    assert stored.wall_us == round(machine.wall() * 1e6)
     store.close()
 
 

@@ -1,4 +1,4 @@
-"""The contract of ``suffixsvc.types.Store``, one suite for every store."""
+"""The contract of ``suffixsvc.store.base.Store``, one suite for every store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
     UnknownOutputError,
 )
-from suffixsvc.types import NamespaceRecord, Store
+from suffixsvc.store.base import Store
+from suffixsvc.types import NamespaceRecord
 
 # --- namespaces ---------------------------------------------------------------------------------
 

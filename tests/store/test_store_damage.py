@@ -7,6 +7,7 @@ import random
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,7 @@ from store_testing import NS, contents, fill, make_output, plain_stored, refused
 
 from suffixsvc.errors import StoreCorruptError, StoreForeignError
 from suffixsvc.store import LmdbStore
-from suffixsvc.store.records import output_records as r
-from suffixsvc.store.records import state_records
+from suffixsvc.store.records import keys, log_records, table_records
 
 if TYPE_CHECKING:
     from store_testing import Db, Txn
@@ -140,19 +140,19 @@ def test_a_damaged_separator_is_noticed(tmp_path: Path) -> None:
     assert misled
 
 
-def a_payload_key(txn: Txn, db: Db) -> r.PayloadKey:
+def a_payload_key(txn: Txn, db: Db) -> keys.PayloadKey:
     for key, _ in txn.cursor(db=db("payloads")):
-        return r.PayloadKey(int.from_bytes(key[:4], "big"), key[4:20], int.from_bytes(key[20:], "big"))
+        return keys.PayloadKey(int.from_bytes(key[:4], "big"), key[4:20], int.from_bytes(key[20:], "big"))
     raise AssertionError("no payload")
 
 
 def lose_index_row(txn: Txn, db: Db) -> None:
-    assert txn.delete(r.namespace_row_key(1, 5), db=db("by_namespace"))
+    assert txn.delete(keys.namespace_row_key(1, 5), db=db("by_namespace"))
 
 
 def lose_index_row_and_add_another(txn: Txn, db: Db) -> None:
     lose_index_row(txn, db)
-    txn.put(r.namespace_row_key(1, 9999), b"", db=db("by_namespace"))
+    txn.put(keys.namespace_row_key(1, 9999), b"", db=db("by_namespace"))
 
 
 def lose_expiry_row(txn: Txn, db: Db) -> None:
@@ -162,67 +162,71 @@ def lose_expiry_row(txn: Txn, db: Db) -> None:
 
 
 def add_expiry_row(txn: Txn, db: Db) -> None:
-    txn.put(r.expiry_key(1, 5), b"", db=db("expiry"))
+    txn.put(keys.expiry_key(1, 5), b"", db=db("expiry"))
 
 
 def lose_log_row(txn: Txn, db: Db) -> None:
-    assert txn.delete(r.log_key(5), db=db("log"))
+    assert txn.delete(keys.log_key(5), db=db("log"))
 
 
 def miscount_references(txn: Txn, db: Db) -> None:
     key = a_payload_key(txn, db)
-    txn.put(r.payload_key(key), r.encode_refs(key, 7), db=db("refs"))
+    txn.put(keys.payload_key(key), log_records.encode_refs(key, 7), db=db("refs"))
 
 
 def lose_reference_count(txn: Txn, db: Db) -> None:
-    assert txn.delete(r.payload_key(a_payload_key(txn, db)), db=db("refs"))
+    assert txn.delete(keys.payload_key(a_payload_key(txn, db)), db=db("refs"))
 
 
 def lose_payload(txn: Txn, db: Db) -> None:
-    assert txn.delete(r.payload_key(a_payload_key(txn, db)), db=db("payloads"))
+    assert txn.delete(keys.payload_key(a_payload_key(txn, db)), db=db("payloads"))
 
 
 def swap_payload(txn: Txn, db: Db) -> None:
     key = a_payload_key(txn, db)
     other = make_output([77, 78])
-    fake = r.Payload(other.token_ids, (2,))
-    txn.put(r.payload_key(key), r.encode_payload(key, len(fake.token_ids), fake.content()), db=db("payloads"))
-
-
-def orphan_payload(txn: Txn, db: Db) -> None:
-    payload = r.Payload(make_output([77, 78]).token_ids, (2,))
-    key = r.PayloadKey(1, r.content_hash(payload.content()), 0)
+    fake = log_records.Payload(other.token_ids, (2,))
     txn.put(
-        r.payload_key(key),
-        r.encode_payload(key, len(payload.token_ids), payload.content()),
+        keys.payload_key(key),
+        log_records.encode_payload(key, len(fake.token_ids), fake.content()),
         db=db("payloads"),
     )
 
 
-def read_counters(txn: Txn, db: Db) -> r.Counters:
+def orphan_payload(txn: Txn, db: Db) -> None:
+    payload = log_records.Payload(make_output([77, 78]).token_ids, (2,))
+    key = keys.PayloadKey(1, log_records.content_hash(payload.content()), 0)
+    txn.put(
+        keys.payload_key(key),
+        log_records.encode_payload(key, len(payload.token_ids), payload.content()),
+        db=db("payloads"),
+    )
+
+
+def read_counters(txn: Txn, db: Db) -> table_records.Counters:
     raw = txn.get(b"counters", db=db("meta"))
     assert raw is not None
-    return r.decode_counters(raw)
+    return table_records.decode_counters(raw)
 
 
 def miscount_outputs(txn: Txn, db: Db) -> None:
     c = read_counters(txn, db)
-    wrong = r.Counters(c.last_lsn, c.last_namespace_id, c.outputs + 1, c.payloads, c.tokens)
-    txn.put(b"counters", r.encode_counters(wrong), db=db("meta"))
+    wrong = replace(c, outputs=c.outputs + 1)
+    txn.put(b"counters", table_records.encode_counters(wrong), db=db("meta"))
 
 
 def take_back_lsns(txn: Txn, db: Db) -> None:
     c = read_counters(txn, db)
-    wrong = r.Counters(c.last_lsn - 1, c.last_namespace_id, c.outputs, c.payloads, c.tokens)
-    txn.put(b"counters", r.encode_counters(wrong), db=db("meta"))
+    wrong = replace(c, last_lsn=c.last_lsn - 1)
+    txn.put(b"counters", table_records.encode_counters(wrong), db=db("meta"))
 
 
 def state_of_nowhere(txn: Txn, db: Db) -> None:
-    txn.put(state_records.state_key(9, "x"), state_records.encode_state(9, "x", b""), db=db("state"))
+    txn.put(keys.state_key(9, "x"), table_records.encode_state(9, "x", b""), db=db("state"))
 
 
 def state_with_a_name_that_is_no_text(txn: Txn, db: Db) -> None:
-    txn.put(b"\0\0\0\1\xac", state_records.encode_state(1, "x", b""), db=db("state"))
+    txn.put(b"\0\0\0\1\xac", table_records.encode_state(1, "x", b""), db=db("state"))
 
 
 def unknown_meta_key(txn: Txn, db: Db) -> None:
@@ -276,6 +280,6 @@ def test_a_store_without_one_of_its_parts_is_refused(tmp_path: Path, what: str) 
 
 def test_a_twisted_namespace_record_is_refused(tmp_path: Path) -> None:
     fill(tmp_path)
-    row = r.encode_namespace(r.NamespaceRow(1, "twin", ""))
+    row = table_records.encode_namespace(table_records.NamespaceRow(1, "twin", ""))
     rewrite(tmp_path, lambda txn, db: txn.put(b"twin", row, db=db("namespaces")))
     assert "number" in refused(tmp_path, StoreCorruptError)

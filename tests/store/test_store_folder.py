@@ -23,7 +23,7 @@ from suffixsvc.errors import (
     StoreLockedError,
 )
 from suffixsvc.store import LmdbStore
-from suffixsvc.store.records import output_records as r
+from suffixsvc.store.records import table_records
 from suffixsvc.types import NamespaceRecord
 
 # --- opening and locking --------------------------------------------------------------------------
@@ -42,14 +42,6 @@ def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
     assert (tmp_path / "data").stat().st_mode & 0o077 == 0
     for file in (tmp_path / "data").iterdir():
         assert file.stat().st_mode & 0o077 == 0, file
-
-
-def test_progress_is_reported_while_a_folder_is_verified(tmp_path: Path) -> None:
-    fill(tmp_path / "data")
-    seen: list[tuple[int, int]] = []
-    LmdbStore(tmp_path / "data", progress=lambda done, total: seen.append((done, total))).close()
-    assert seen[0][0] == 0
-    assert seen[-1][0] == seen[-1][1] > 0
 
 
 def test_a_second_store_in_this_process_is_refused(tmp_path: Path) -> None:
@@ -227,7 +219,10 @@ def test_another_lmdb_data_format_is_refused(tmp_path: Path) -> None:
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     fill(tmp_path)
     rewrite(
-        tmp_path, lambda txn, db: txn.put(b"schema", r.encode_schema(r.SCHEMA_VERSION + 1, 0), db=db("meta"))
+        tmp_path,
+        lambda txn, db: txn.put(
+            b"schema", table_records.encode_schema(table_records.SCHEMA_VERSION + 1, 0), db=db("meta")
+        ),
     )
     message = refused(tmp_path, StoreForeignError)
     assert "schema version" in message

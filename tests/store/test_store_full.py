@@ -14,8 +14,9 @@ from store_testing import NS, make_output, plain
 
 from suffixsvc.errors import StoreFullError
 from suffixsvc.store import LmdbStore
+from suffixsvc.store.base import Store
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
-from suffixsvc.types import NamespaceRecord, Store
+from suffixsvc.types import NamespaceRecord
 from support.small_disk import small_disk
 
 

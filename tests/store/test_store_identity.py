@@ -14,16 +14,16 @@ from store_testing import NS, OTHER, UUID, Clock, golden_folder, make_output, pl
 
 from suffixsvc.errors import InvalidInputError, StoreCorruptError, UnknownNamespaceError
 from suffixsvc.store import LmdbStore, MemoryStore
-from suffixsvc.store.records import identity_records as i
-from suffixsvc.store.records import output_records as r
-from suffixsvc.types import IncompleteOutput, NamespaceRecord, Store, repeated_in
+from suffixsvc.store.base import Store
+from suffixsvc.store.records import keys, log_records, table_records
+from suffixsvc.types import IncompleteOutput, NamespaceRecord, repeated_in
 
 GOLDEN = GOLDEN_FOLDERS / "v3"
 NODE = 0x0123456789ABCDEF
 
-LOG = r.LogRecord(
+LOG = log_records.LogRecord(
     lsn=42,
-    payload=r.PayloadKey(7, bytes(range(16)), 1),
+    payload=keys.PayloadKey(7, bytes(range(16)), 1),
     token_count=5,
     written_us=1_700_000_000_250_000,
     ttl_seconds=3600,
@@ -37,22 +37,22 @@ LOG = r.LogRecord(
     session_id="sitzung-ñ",
 )
 RECORDS: dict[str, tuple[bytes, Any]] = {
-    "schema": (r.encode_schema(3, 1_700_000_000_250_000), r.decode_schema),
-    "log": (r.encode_log(LOG), lambda raw: r.decode_log(raw, 42)),
-    "node": (i.encode_node(NODE), i.decode_node),
+    "schema": (table_records.encode_schema(3, 1_700_000_000_250_000), table_records.decode_schema),
+    "log": (log_records.encode_log(LOG), lambda raw: log_records.decode_log(raw, 42)),
+    "node": (table_records.encode_node(NODE), table_records.decode_node),
     "pending": (
-        i.encode_pending([(41, 552), (560, 560)]),
-        lambda raw: i.decode_pending(raw, r.log_key(41)),
+        table_records.encode_pending([(41, 552), (560, 560)]),
+        lambda raw: table_records.decode_pending(raw, keys.log_key(41)),
     ),
     "namespace": (
-        r.encode_namespace(r.NamespaceRow(7, "acme/a", "xxh3:1", deleting=True)),
-        lambda raw: r.decode_namespace(raw, b"acme/a"),
+        table_records.encode_namespace(table_records.NamespaceRow(7, "acme/a", "xxh3:1", deleting=True)),
+        lambda raw: table_records.decode_namespace(raw, b"acme/a"),
     ),
 }
 KEYS = {
-    "uuid_key": i.uuid_key(7, UUID),
-    "incomplete_key": i.incomplete_key("sitzung-ñ", 42),
-    "drawn_uuid": i.generated_uuid(NODE, 42),
+    "uuid_key": keys.uuid_key(7, UUID),
+    "incomplete_key": keys.incomplete_key("sitzung-ñ", 42),
+    "drawn_uuid": keys.generated_uuid(NODE, 42),
 }
 
 
@@ -185,7 +185,7 @@ def test_it_is_all_there_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_equal_hashes_of_session_ids_are_told_apart(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(i.xxhash, "xxh3_128_digest", lambda raw: b"same" * 4)
+    monkeypatch.setattr(keys.xxhash, "xxh3_128_digest", lambda raw: b"same" * 4)
     store = LmdbStore(tmp_path)
     store.add_namespace(NamespaceRecord(NS))
     store.append([make_output([n], incomplete=True, session_id=s) for n, s in enumerate("abab")]).result()
@@ -210,9 +210,9 @@ def test_golden_files_read_back() -> None:
         "schema": (3, 1_700_000_000_250_000),
         "node": NODE,
         "pending": [(41, 552), (560, 560)],
-        "namespace": r.NamespaceRow(7, "acme/a", "xxh3:1", deleting=True),
+        "namespace": table_records.NamespaceRow(7, "acme/a", "xxh3:1", deleting=True),
     }
-    for name in r.LogRecord.__slots__:
+    for name in log_records.LogRecord.__slots__:
         if name != "prompt_tail":
             assert getattr(log, name) == getattr(LOG, name), name
     assert log.prompt_tail.tolist() == LOG.prompt_tail.tolist()
@@ -268,11 +268,11 @@ def test_a_folder_written_by_schema_3_opens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda txn, db: txn.delete(i.uuid_key(1, UUID), db=db("uuids")), "by its uuid"),
-        (lambda txn, db: txn.put(i.uuid_key(1, UUID), r.log_key(2), db=db("uuids")), "with that uuid"),
-        (lambda txn, db: txn.put(i.uuid_key(1, bytes(16)), r.log_key(2), db=db("uuids")), "uuids"),
-        (lambda txn, db: txn.delete(i.incomplete_key("mine", 1), db=db("incomplete")), "by its session"),
-        (lambda txn, db: txn.put(i.incomplete_key("x", 2), b"", db=db("incomplete")), "incomplete"),
+        (lambda txn, db: txn.delete(keys.uuid_key(1, UUID), db=db("uuids")), "by its uuid"),
+        (lambda txn, db: txn.put(keys.uuid_key(1, UUID), keys.log_key(2), db=db("uuids")), "by its uuid"),
+        (lambda txn, db: txn.put(keys.uuid_key(1, bytes(16)), keys.log_key(2), db=db("uuids")), "uuids"),
+        (lambda txn, db: txn.delete(keys.incomplete_key("mine", 1), db=db("incomplete")), "by its session"),
+        (lambda txn, db: txn.put(keys.incomplete_key("x", 2), b"", db=db("incomplete")), "incomplete"),
     ],
 )
 def test_check_names_broken_invariants(tmp_path: Path, damage: Any, why: str) -> None:

@@ -21,11 +21,15 @@ from store_testing import NS, make_output, until_it_works
 
 from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError
 from suffixsvc.store import LmdbStore, MemoryStore
-from suffixsvc.store.transactions import environment, write_view
-from suffixsvc.store.transactions.environment import Environment
+from suffixsvc.store.base import Store
+from suffixsvc.store.lmdb_log import environment
+from suffixsvc.store.lmdb_log.environment import Environment
+from suffixsvc.store.lmdb_log.operation_queue import OperationQueue
+from suffixsvc.store.transactions import write_view
 from suffixsvc.store.transactions.operations import SLICE_ROWS
-from suffixsvc.types import NamespaceRecord, Store
+from suffixsvc.types import NamespaceRecord
 from support.small_disk import small_disk
+from support.store_parts import store_parts_of
 
 HERE = Path(__file__).parent
 KINDS = {"data": 1, "sync": 2, "meta": 4, "meta-written": 8, "all": 7, "all-written": 11}
@@ -103,10 +107,10 @@ def test_an_io_error_of_one_commit_is_retried(store: LmdbStore, monkeypatch: pyt
     finish = write_view.WriteView.finish
     bad = [True]
 
-    def failing(view: write_view.WriteView) -> None:
+    def failing(view: write_view.WriteView, *rest: Any) -> None:
         if bad and bad.pop():
             raise io_error()
-        finish(view)
+        finish(view, *rest)
 
     monkeypatch.setattr(write_view.WriteView, "finish", failing)
     assert store.append([make_output()]).result() == [1]
@@ -158,21 +162,21 @@ def test_a_store_that_could_not_be_opened_again_says_so_and_comes_back(
     """The old environment is closed and the new one does not open (no descriptors left): reads fail with the
     reason until it opens."""
     store.append([make_output()]).result()
-    opens, commit = Environment._open, Environment.commit
+    opens, commit = lmdb.open, Environment.commit
     broken = threading.Event()
     broken.set()
 
-    def no_descriptors(self: Environment) -> Any:
+    def no_descriptors(*args: Any, **more: Any) -> Any:
         if broken.is_set():
-            raise StoreError("the file system refused opening", got="Too many open files")
-        return opens(self)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opens(*args, **more)
 
     def failing(self: Environment, txn: Any) -> None:
         if broken.is_set():
             raise io_error()
         commit(self, txn)
 
-    monkeypatch.setattr(Environment, "_open", no_descriptors)
+    monkeypatch.setattr(environment.lmdb, "open", no_descriptors)
     monkeypatch.setattr(Environment, "commit", failing)
     with pytest.raises(StoreError, match="committing"):
         store.append([make_output()]).result()
@@ -221,23 +225,22 @@ def test_no_exception_ends_the_stores_thread(store: LmdbStore, monkeypatch: pyte
         with pytest.raises(StoreError, match="Too many open files"):
             store.append([make_output(range(2_000_000))]).result()
     assert store.failure() is None
-    queue = store._writer._queue
-    take_batch = queue.take_batch
+    take_batch = OperationQueue.take_batch
     bad = [MemoryError(), RuntimeError("unexpected")]
 
-    def failing(timeout: Callable[[], float | None]) -> Any:
+    def failing(queue: OperationQueue, timeout: Callable[[], float | None]) -> Any:
         if bad:
             raise bad.pop()
-        return take_batch(timeout)
+        return take_batch(queue, timeout)
 
     with monkeypatch.context() as patch:
-        patch.setattr(queue, "take_batch", failing)
+        patch.setattr(OperationQueue, "take_batch", failing)
         assert store.append([make_output()]).result(60) == [1]  # wakes the thread
         assert store.append([make_output()]).result(60) == [2]
     assert not bad
     assert store.stats().defects == 2
 
-    def defect(view: write_view.WriteView) -> None:
+    def defect(view: write_view.WriteView, *_: object) -> None:
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
@@ -278,18 +281,18 @@ def test_a_disk_without_room_does_not_make_the_file_longer(
     map, and so used up the disk."""
     finish = write_view.WriteView.finish
 
-    def failing(view: write_view.WriteView) -> None:
+    def failing(view: write_view.WriteView, *_: object) -> None:
         raise io_error(errno.ENOSPC)
 
     store = LmdbStore(tmp_path, map_bytes_initial=1, limit_bytes=16 << 20)
     store.add_namespace(NamespaceRecord(NS))
-    before = store._environment.map_bytes
+    before = store_parts_of(store).environment.map_bytes
     monkeypatch.setattr(write_view.WriteView, "finish", failing)
     for _ in range(5):
         assert isinstance(store.append([make_output()]).exception(), StoreFullError)
     monkeypatch.setattr(write_view.WriteView, "finish", finish)
     assert store.append([make_output()]).result() == [1]
-    assert store._environment.map_bytes == before
+    assert store_parts_of(store).environment.map_bytes == before
     store.check()
     store.close()
 

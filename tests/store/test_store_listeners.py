@@ -10,7 +10,7 @@ import pytest
 from store_testing import NS, Clock, make_output
 
 from suffixsvc.errors import InvalidInputError, StoreClosedError, SuffixError
-from suffixsvc.types import Store
+from suffixsvc.store.base import Store
 
 
 def test_the_listener_is_called_before_the_deletion_returns(store: Store, clock: Clock) -> None:

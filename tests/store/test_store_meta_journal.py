@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError, StoreFullError
 from suffixsvc.runtime.sync_points import with_sync_points
 from suffixsvc.store import LmdbStore
-from suffixsvc.store.files import datafile
+from suffixsvc.store.files import datafile, page_walk
 from suffixsvc.store.files.meta_journal import (
     JOURNAL_FILE,
     META_BYTES,
@@ -28,9 +28,10 @@ from suffixsvc.store.files.meta_journal import (
     MetaJournal,
     encode_before_image,
 )
-from suffixsvc.store.transactions.environment import Environment
+from suffixsvc.store.lmdb_log.environment import Environment
 from suffixsvc.types import NamespaceRecord
 from support.small_disk import small_disk
+from support.store_parts import store_parts_of
 
 PAGE = 4096
 GOLDEN = Path(__file__).parents[1] / "golden" / "meta_journal" / "v2.hex"
@@ -102,7 +103,7 @@ def next_commit(folder: Path) -> tuple[bytes, bytes]:
     before = metas(folder)
     store = LmdbStore(folder)
     store.append([make_output([4])]).result()
-    txn = store._environment.snapshot.counters.txn
+    txn = store_parts_of(store).environment.snapshot.counters.txn
     page = metas(folder)[txn % 2]
     store.close()
     with (folder / "data.mdb").open("r+b") as file:  # the data pages of the commit remain
@@ -380,4 +381,4 @@ def test_bytes_are_those_of_the_golden_file(tmp_path: Path) -> None:
 
 
 def test_the_page_is_as_long_as_lmdbs() -> None:
-    assert datafile._META.size == META_BYTES
+    assert page_walk.META.size == META_BYTES

@@ -14,16 +14,9 @@ from store_testing import Clock, make_output, plain
 
 from suffixsvc.errors import InvalidInputError, ManifestError, UnknownNamespaceError, UnknownOutputError
 from suffixsvc.store import LmdbStore, MemoryStore
-from suffixsvc.store.records.identity_records import generated_uuid
-from suffixsvc.types import (
-    IncompleteOutput,
-    NamespaceRecord,
-    NewOutput,
-    OutputId,
-    Store,
-    StoredOutput,
-    repeated_in,
-)
+from suffixsvc.store.base import Store
+from suffixsvc.store.records.keys import generated_uuid
+from suffixsvc.types import IncompleteOutput, NamespaceRecord, NewOutput, OutputId, StoredOutput, repeated_in
 
 PATHS = ("a", "a/b", "z")
 #: b"" for a generated uuid, and few others, so that they repeat

@@ -19,9 +19,11 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
 )
 from suffixsvc.store import LmdbStore, MemoryStore
+from suffixsvc.store.base import Store
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
-from suffixsvc.store.records import output_records as r
-from suffixsvc.types import NamespaceRecord, Store
+from suffixsvc.store.records import table_records
+from suffixsvc.store.transactions import removal
+from suffixsvc.types import NamespaceRecord
 from support.forking import ForkServer
 
 OTHER = "acme/other"
@@ -126,10 +128,10 @@ def test_while_it_goes_a_namespace_cannot_be_made_again(tmp_path: Path, monkeypa
     store = LmdbStore(tmp_path)
     remaining = filled(store)
 
-    def full(number: int, rows: int) -> Any:
+    def full(*_: object) -> Any:
         raise StoreFullError("no room")
 
-    monkeypatch.setattr(store, "_delete_part", full)
+    monkeypatch.setattr(removal, "delete_slice", full)
     with pytest.raises(StoreFullError):
         store.delete_namespace(NS)
     with pytest.raises(UnknownNamespaceError):
@@ -160,10 +162,10 @@ def test_memory_is_free_again(store: Store) -> None:
 
 
 def test_the_row_says_that_its_namespace_is_being_deleted() -> None:
-    row = r.NamespaceRow(7, "a", "t", deleting=True)
-    raw = r.encode_namespace(row)
+    row = table_records.NamespaceRow(7, "a", "t", deleting=True)
+    raw = table_records.encode_namespace(row)
     assert raw[6] == 1
-    assert r.decode_namespace(raw, b"a") == row
+    assert table_records.decode_namespace(raw, b"a") == row
 
 
 # --- kills -------------------------------------------------------------------------------------------

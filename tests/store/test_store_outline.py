@@ -7,9 +7,10 @@ import pytest
 from store_testing import NS, Clock, make_output
 
 from suffixsvc.errors import StoreClosedError, StoreCorruptError, UnknownNamespaceError
-from suffixsvc.store import lmdb_reader
-from suffixsvc.store.records import output_records as r
-from suffixsvc.types import NamespaceRecord, OutputOutline, Store
+from suffixsvc.store import base
+from suffixsvc.store.base import Store
+from suffixsvc.store.records import keys, log_records
+from suffixsvc.types import NamespaceRecord, OutputOutline
 
 
 def test_an_outline_is_what_was_stored_less_the_text(store: Store, clock: Clock) -> None:
@@ -30,7 +31,7 @@ def test_an_outline_of_many_outputs_has_each_of_them_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read in chunks, with appends and deletions in between."""
-    monkeypatch.setattr(lmdb_reader, "_OUTLINE_ROWS", 4)
+    monkeypatch.setattr(base, "_OUTLINE_ROWS", 4)
     ids = store.append([make_output([n + 1]) for n in range(11)]).result()
     outline = store.outline(NS)
     seen = [next(outline).output_id for _ in range(5)]
@@ -52,9 +53,11 @@ def test_an_outline_needs_a_namespace_and_an_open_store(store: Store) -> None:
 def test_an_outline_of_a_damaged_record_is_refused_by_name() -> None:
     """Only the header is read, and it is validated."""
     tail = np.arange(3, dtype=np.int32)
-    good = r.encode_log(r.LogRecord(42, r.PayloadKey(7, bytes(16), 1), 5, 10**15, 60, True, True, tail, {}))
-    assert r.outline_of(good, 42) == (5, 10**15, 60, True)
+    good = log_records.encode_log(
+        log_records.LogRecord(42, keys.PayloadKey(7, bytes(16), 1), 5, 10**15, 60, True, True, tail, {})
+    )
+    assert log_records.outline_of(good, 42) == (5, 10**15, 60, True)
     foreign, newer = b"XXXX" + good[4:], good[:4] + b"\3" + good[5:]
     for bad, lsn in ((good[:40], 42), (b"", 42), (foreign, 42), (good, 43), (newer, 42)):
         with pytest.raises(StoreCorruptError, match=f"log record {lsn}"):
-            r.outline_of(bad, lsn)
+            log_records.outline_of(bad, lsn)

@@ -68,22 +68,22 @@ def test_the_fast_walk_accepts_new_and_old_files(tmp_path: Path) -> None:
 def test_what_lmdb_verify_finds_is_never_called_sound(tmp_path: Path) -> None:
     whole_path = worked_on(tmp_path / "whole", 3)
     with whole_path.open("rb") as file:
-        walk = page_walk._Walk(file.fileno())
+        walk = page_walk.Walk(file.fileno())
         walk.check()
-    whole = whole_path.read_bytes()[: len(walk._live) * 4096]
+    whole = whole_path.read_bytes()[: len(walk.live) * 4096]
     seed = int(os.environ.get("PAGEWALK_SEED", random.randrange(2**32)))
     print(f"PAGEWALK_SEED={seed}")
     rng = random.Random(seed)
     trees = [0, 1] + [
         page
-        for page in range(2, len(walk._live))
-        if walk._live[page] and struct.unpack_from("<QHH", whole, page * 4096)[::2] in ((page, 1), (page, 2))
+        for page in range(2, len(walk.live))
+        if walk.live[page] and struct.unpack_from("<QHH", whole, page * 4096)[::2] in ((page, 1), (page, 2))
     ]
     path = tmp_path / "damaged"
     found = doubted = 0
     for _ in range(300):
         raw = bytearray(whole)
-        page = rng.choice(trees) if rng.random() < 0.8 else rng.randrange(len(walk._live))
+        page = rng.choice(trees) if rng.random() < 0.8 else rng.randrange(len(walk.live))
         for _ in range(rng.randrange(1, 3)):
             node = struct.unpack_from("<H", raw, page * 4096 + 16 + 2 * rng.randrange(4))[0]
             places = [rng.randrange(24), rng.randrange(152), node + rng.randrange(40), rng.randrange(4096)]

@@ -18,22 +18,21 @@ from store_testing import Clock, golden_folder, make_output, plain_stored
 
 from suffixsvc.errors import StoreCorruptError
 from suffixsvc.store import LmdbStore
-from suffixsvc.store.records import output_records as r
-from suffixsvc.store.records import state_records
+from suffixsvc.store.records import keys, log_records, table_records
 from suffixsvc.store.records.framing import append_checksum
 from suffixsvc.types import NamespaceRecord
 
 GOLDEN = GOLDEN_FOLDERS / "v1"
 
 DIGEST = bytes(range(16))
-KEY = r.PayloadKey(7, DIGEST, 1)
+KEY = keys.PayloadKey(7, DIGEST, 1)
 
 
 def ids(*values: int) -> Any:
     return np.asarray(values, dtype=np.int32)
 
 
-LOG = r.LogRecord(
+LOG = log_records.LogRecord(
     lsn=42,
     payload=KEY,
     token_count=5,
@@ -44,34 +43,34 @@ LOG = r.LogRecord(
     prompt_tail=ids(11, 12, 2**31 - 1),
     labels={"agent": "sql-writer", "session": "ñ-1"},
 )
-PAYLOAD = r.Payload(ids(0, 1, 2, 151_935, 2**31 - 1), (2, 3))
-NAMESPACE = r.NamespaceRow(7, "acme/qwen2.5-coder/sql-agent", "xxh3:0123456789abcdef")
-COUNTERS = r.Counters(last_lsn=42, last_namespace_id=7, outputs=3, payloads=2, tokens=15, txn=9)
+PAYLOAD = log_records.Payload(ids(0, 1, 2, 151_935, 2**31 - 1), (2, 3))
+NAMESPACE = table_records.NamespaceRow(7, "acme/qwen2.5-coder/sql-agent", "xxh3:0123456789abcdef")
+COUNTERS = table_records.Counters(last_lsn=42, last_namespace_id=7, outputs=3, payloads=2, tokens=15, txn=9)
 
 #: name -> (encoded record, its decoder)
 RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
-    "schema": (r.encode_schema(1, 1_700_000_000_250_000), r.decode_schema),
-    "counters": (r.encode_counters(COUNTERS), r.decode_counters),
+    "schema": (table_records.encode_schema(1, 1_700_000_000_250_000), table_records.decode_schema),
+    "counters": (table_records.encode_counters(COUNTERS), table_records.decode_counters),
     "namespace": (
-        r.encode_namespace(NAMESPACE),
-        lambda raw: r.decode_namespace(raw, NAMESPACE.path.encode()),
+        table_records.encode_namespace(NAMESPACE),
+        lambda raw: table_records.decode_namespace(raw, NAMESPACE.path.encode()),
     ),
-    "log": (r.encode_log(LOG), lambda raw: r.decode_log(raw, 42)),
+    "log": (log_records.encode_log(LOG), lambda raw: log_records.decode_log(raw, 42)),
     "payload": (
-        r.encode_payload(KEY, len(PAYLOAD.token_ids), PAYLOAD.content()),
-        lambda raw: r.decode_payload(raw, KEY),
+        log_records.encode_payload(KEY, len(PAYLOAD.token_ids), PAYLOAD.content()),
+        lambda raw: log_records.decode_payload(raw, KEY),
     ),
-    "refs": (r.encode_refs(KEY, 3), lambda raw: r.decode_refs(raw, KEY)),
+    "refs": (log_records.encode_refs(KEY, 3), lambda raw: log_records.decode_refs(raw, KEY)),
     "state": (
-        state_records.encode_state(7, "mixer", b"\x00weights\xff"),
-        lambda raw: state_records.decode_state(raw, state_records.state_key(7, "mixer")),
+        table_records.encode_state(7, "mixer", b"\x00weights\xff"),
+        lambda raw: table_records.decode_state(raw, keys.state_key(7, "mixer")),
     ),
-    "log_key": (r.log_key(42), bytes),
-    "by_namespace_key": (r.namespace_row_key(7, 42), bytes),
-    "expiry_key": (r.expiry_key(1_700_003_600_250_000, 42), bytes),
-    "payload_key": (r.payload_key(KEY), bytes),
-    "state_key": (state_records.state_key(7, "mixer"), bytes),
-    "content_hash": (r.content_hash(PAYLOAD.content()), bytes),
+    "log_key": (keys.log_key(42), bytes),
+    "by_namespace_key": (keys.namespace_row_key(7, 42), bytes),
+    "expiry_key": (keys.expiry_key(1_700_003_600_250_000, 42), bytes),
+    "payload_key": (keys.payload_key(KEY), bytes),
+    "state_key": (keys.state_key(7, "mixer"), bytes),
+    "content_hash": (log_records.content_hash(PAYLOAD.content()), bytes),
 }
 SEALED = [
     name for name in RECORDS if name in {"schema", "counters", "namespace", "log", "payload", "refs", "state"}
@@ -96,8 +95,8 @@ def test_golden_files_read_back() -> None:
     assert decoded["state"] == b"\x00weights\xff"
 
 
-def fields(record: r.LogRecord) -> list[Any]:
-    values = [getattr(record, name) for name in r.LogRecord.__slots__]
+def fields(record: log_records.LogRecord) -> list[Any]:
+    values = [getattr(record, name) for name in log_records.LogRecord.__slots__]
     return [v.tolist() if isinstance(v, np.ndarray) else v for v in values]
 
 
@@ -136,16 +135,16 @@ def test_an_error_names_the_record_and_the_remedy(name: str) -> None:
 @pytest.mark.parametrize(
     ("decode", "why"),
     [
-        (lambda: r.decode_log(RECORDS["log"][0], 43), "LSN"),
-        (lambda: r.decode_payload(RECORDS["payload"][0], r.PayloadKey(8, DIGEST, 1)), "payload"),
-        (lambda: r.decode_refs(RECORDS["refs"][0], r.PayloadKey(7, DIGEST, 0)), "payload"),
-        (lambda: r.decode_namespace(RECORDS["namespace"][0], b"other"), "path"),
+        (lambda: log_records.decode_log(RECORDS["log"][0], 43), "LSN"),
+        (lambda: log_records.decode_payload(RECORDS["payload"][0], keys.PayloadKey(8, DIGEST, 1)), "payload"),
+        (lambda: log_records.decode_refs(RECORDS["refs"][0], keys.PayloadKey(7, DIGEST, 0)), "payload"),
+        (lambda: table_records.decode_namespace(RECORDS["namespace"][0], b"other"), "path"),
         (
-            lambda: state_records.decode_state(RECORDS["state"][0], state_records.state_key(8, "mixer")),
+            lambda: table_records.decode_state(RECORDS["state"][0], keys.state_key(8, "mixer")),
             "namespace",
         ),
         (
-            lambda: state_records.decode_state(RECORDS["state"][0], state_records.state_key(7, "tables")),
+            lambda: table_records.decode_state(RECORDS["state"][0], keys.state_key(7, "tables")),
             "name",
         ),
     ],
@@ -180,10 +179,10 @@ tokens = st.integers(0, 2**31 - 1)
 
 @given(
     st.builds(
-        r.LogRecord,
+        log_records.LogRecord,
         lsn=st.integers(1, 2**64 - 1),
         payload=st.builds(
-            r.PayloadKey,
+            keys.PayloadKey,
             st.integers(1, 2**32 - 1),
             st.binary(min_size=16, max_size=16),
             st.integers(0, 2**32 - 1),
@@ -197,22 +196,24 @@ tokens = st.integers(0, 2**31 - 1)
         labels=st.dictionaries(st.text(min_size=1, max_size=64), st.text(max_size=256), max_size=16),
     )
 )
-def test_log_records_round_trip(record: r.LogRecord) -> None:
-    assert fields(r.decode_log(r.encode_log(record), record.lsn)) == fields(record)
+def test_log_records_round_trip(record: log_records.LogRecord) -> None:
+    assert fields(log_records.decode_log(log_records.encode_log(record), record.lsn)) == fields(record)
 
 
 @given(st.lists(st.lists(tokens, min_size=1, max_size=20), min_size=1, max_size=8))
 def test_payloads_round_trip(runs: list[list[int]]) -> None:
-    payload = r.Payload(ids(*itertools.chain(*runs)), tuple(map(len, runs)))
-    key = r.PayloadKey(1, r.content_hash(payload.content()), 0)
-    back = r.decode_payload(r.encode_payload(key, len(payload.token_ids), payload.content()), key)
+    payload = log_records.Payload(ids(*itertools.chain(*runs)), tuple(map(len, runs)))
+    key = keys.PayloadKey(1, log_records.content_hash(payload.content()), 0)
+    back = log_records.decode_payload(
+        log_records.encode_payload(key, len(payload.token_ids), payload.content()), key
+    )
     assert back.content() == payload.content()
     assert not back.token_ids.flags.writeable
 
 
 def test_contents_that_differ_only_in_their_segments_differ() -> None:
-    one, two = r.Payload(ids(1, 2, 3), (3,)), r.Payload(ids(1, 2, 3), (1, 2))
-    assert r.content_hash(one.content()) != r.content_hash(two.content())
+    one, two = log_records.Payload(ids(1, 2, 3), (3,)), log_records.Payload(ids(1, 2, 3), (1, 2))
+    assert log_records.content_hash(one.content()) != log_records.content_hash(two.content())
 
 
 def test_the_worked_example_of_the_documentation_is_the_golden_file() -> None:

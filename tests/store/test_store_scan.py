@@ -6,7 +6,8 @@ import pytest
 from store_testing import NS, OTHER, make_output, plain, scan_ids
 
 from suffixsvc.errors import UnknownNamespaceError
-from suffixsvc.types import NamespaceRecord, Store
+from suffixsvc.store.base import Store
+from suffixsvc.types import NamespaceRecord
 
 
 def test_scan_is_in_id_order_by_namespace_and_from_an_id(store: Store) -> None:

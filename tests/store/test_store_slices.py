@@ -12,17 +12,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from store_testing import NS, make_output, until_it_works
 
 from suffixsvc.errors import StoreError, StoreFullError
-from suffixsvc.store import LmdbStore, writer
+from suffixsvc.store import LmdbStore
+from suffixsvc.store.lmdb_log import committer, environment
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
-from suffixsvc.store.transactions import committer, environment, operations, write_view
-from suffixsvc.store.transactions.identity import put_pending
-from suffixsvc.store.transactions.operations import SLICE_ROWS, Operation
+from suffixsvc.store.transactions.operations import SLICE_ROWS, Operation, Undo
+from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.types import NamespaceRecord
 from support.small_disk import files_up_to
+from support.store_parts import store_parts_of
 
 #: bytes that appends may fill; the rest is reserved for deletions
 _ROOM = MIN_LIMIT_BYTES - (256 << 10)
@@ -115,7 +117,7 @@ def test_a_defect_after_a_slice_is_one_defect(tmp_path: Path) -> None:
             bad.clear()
             raise RuntimeError("of no foreseen kind")
 
-    store._writer.set_sync_point(sync_point)
+    store_parts_of(store).environment.sync_point = sync_point
     load = store.append(LOAD)
     with pytest.raises(RuntimeError, match="foreseen"):
         load.result(60)
@@ -123,7 +125,7 @@ def test_a_defect_after_a_slice_is_one_defect(tmp_path: Path) -> None:
     assert [stored.output.token_ids.tolist() for stored in store.scan()] == [[1]]
     store.check()
     store.close()
-    assert store._writer.defects == 1
+    assert store_parts_of(store).writer.defects == 1
 
 
 def test_a_load_is_refused_where_nothing_can_be_taken_back_at_all(
@@ -137,30 +139,31 @@ def test_a_load_is_refused_where_nothing_can_be_taken_back_at_all(
     """
     store = LmdbStore(tmp_path)
     store.add_namespace(NamespaceRecord(NS))
-    attempt, apply = writer.Writer._attempt_within, operations._AppendSlices.apply
+    store.append([make_output([1])]).result()
+    store.forget(NS, 1)  # leaves freed pages
+    transact, append = committer.Committer.transact, WriteView.append
     hooked = []
 
-    def second_fails(self: Any, view: Any) -> Any:
+    def second_fails(*arguments: Any) -> Any:
         if hooked:
             raise StoreError("the second slice")
         hooked.append(1)
-        return apply(self, view)
+        return append(*arguments)
 
-    def failing(self: writer.Writer, batch: list[Operation[Any]], cap: int) -> None:
-        if isinstance(getattr(batch[0].apply, "__self__", None), operations.Undo):
-            self._freed = True  # as after a deletion
-            raise writer._OutOfSpace("no page is free")
-        if batch[0].apply is write_view.WriteView.touch:
+    def failing(self: committer.Committer, batch: list[Operation[Any]], failed: Any) -> Any:
+        if isinstance(getattr(batch[0].apply, "__self__", None), Undo):
+            raise lmdb.MapFullError("no page is free")
+        if batch[0].apply is WriteView.touch:
             raise StoreError("the file system refused extending data.mdb")
-        attempt(self, batch, cap)
+        return transact(self, batch, failed)
 
     with monkeypatch.context() as patch:
-        patch.setattr(operations._AppendSlices, "apply", second_fails)
-        patch.setattr(writer.Writer, "_attempt_within", failing)
+        patch.setattr(WriteView, "append", second_fails)
+        patch.setattr(committer.Committer, "transact", failing)
+        patch.setattr(committer.Committer, "grow", lambda *_: False)
         with pytest.raises(StoreError, match="second slice"):
             store.append(LOAD).result(60)
-        assert len(store._writer._undos) == 1
-        assert store.failure() is not None
+        assert "must be undone" in str(store.failure())
         assert store.stats().defects == 0
     until_it_works(store)
     assert not list(store.scan())
@@ -206,7 +209,9 @@ def killed_child(folder: str) -> None:
         more = {"session_id": "s", "incomplete": True, "ttl_seconds": 10**6}  # an entry in every database
         left = store.append([make_output([n], uuid=LOAD[n].uuid, **more) for n in range(20)]).result()
         unfinished = [(left[0], left[-1])]
-        store._writer.call(Operation(lambda view: put_pending(view, left[0], unfinished)))
+        store_parts_of(store).writer.submit(
+            Operation(lambda view: view.put_pending(left[0], unfinished))
+        ).result()
         for tokens in (2000, 500, 1):
             while store.append([make_output(range(tokens))]).exception() is None:
                 pass

@@ -12,7 +12,7 @@ import pytest
 from store_testing import NS, UUID, golden_folder, make_output, plain_stored, uuid_of
 
 from suffixsvc.store import LmdbStore
-from suffixsvc.store.records import output_records as r
+from suffixsvc.store.records import keys, table_records
 from suffixsvc.store.transactions.operations import SLICE_ROWS
 from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.types import NamespaceRecord, repeated_in
@@ -43,9 +43,9 @@ def test_an_older_folder_is_upgraded_when_it_is_opened(tmp_path: Path, version: 
     store.check()
     store.close()
     with lmdb.open(str(folder), max_dbs=16, readonly=True, lib_version=0) as env, env.begin() as txn:
-        raw = txn.get(r.SCHEMA_KEY, db=env.open_db(b"meta", txn=txn, create=False))
+        raw = txn.get(keys.SCHEMA_KEY, db=env.open_db(b"meta", txn=txn, create=False))
         assert raw is not None
-        assert r.decode_schema(raw)[0] == 3  # older releases refuse it
+        assert table_records.decode_schema(raw)[0] == 3  # older releases refuse it
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -63,7 +63,7 @@ def test_a_folder_without_room_for_the_new_schema_is_served_as_it_is(
     before.close()
     folder = golden_folder(version, tmp_path / "old")
     with monkeypatch.context() as patch:
-        patch.setattr(WriteView, "upgrade", no_room)
+        patch.setattr(WriteView, "put_schema", no_room)
         store = LmdbStore(folder, limit_bytes=8 << 20)
     assert [plain_stored(stored) for stored in store.scan()] == expected
     assert store.node_id == 0

@@ -16,11 +16,11 @@ from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError, Unkno
 from suffixsvc.runtime.sync_points import with_sync_points
 from suffixsvc.store import LmdbStore
 from suffixsvc.store.records import validation
-from suffixsvc.store.transactions import committer
 from suffixsvc.store.transactions.operations import SLICE_BYTES, SLICE_ROWS, Operation
 from suffixsvc.store.transactions.snapshot import Snapshot
 from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.types import NamespaceRecord, StoredOutput
+from support.store_parts import store_parts_of
 
 
 class Points:
@@ -87,15 +87,15 @@ def test_a_failure_half_way_takes_nothing_else_with_it(
     store: LmdbStore, points: Points, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operation that fails after its first write is undone; others of the batch are not."""
-    intern = WriteView._intern
+    append = WriteView.append
 
-    def failing(self: WriteView, cursor: Any, namespace_id: int, output: Any) -> Any:
-        result = intern(self, cursor, namespace_id, output)
-        if output.payload.token_ids[0] == 666:
+    def failing(self: WriteView, outputs: Any, *rest: Any) -> Any:
+        result = append(self, outputs, *rest)
+        if any(output.token_ids[0] == 666 for output in outputs):
             raise RuntimeError("half way")
         return result
 
-    monkeypatch.setattr(WriteView, "_intern", failing)
+    monkeypatch.setattr(WriteView, "append", failing)
     hold_writer(store, points)
     futures = [store.append([make_output([7]), make_output([i])]) for i in (1, 666, 2)]
     points.go.set()
@@ -155,16 +155,18 @@ def test_a_reader_between_a_commit_and_its_snapshot_waits(
     report a valid row as damaged."""
     held, go = threading.Semaphore(0), threading.Semaphore(0)
 
-    def slow(*fields: Any) -> Snapshot:
+    take_snapshot = WriteView.snapshot
+
+    def slow(view: WriteView) -> Snapshot:
         held.release()
         assert go.acquire(timeout=300)
-        return Snapshot(*fields)
+        return take_snapshot(view)
 
     hold_writer(store, points)
     record = NamespaceRecord("new")
-    store._writer.submit(Operation(lambda view: view.add_namespace(record)))
+    store_parts_of(store).writer.submit(Operation(lambda view: view.add_namespace(record)))
     added = store.append([make_output([2], namespace="new")])
-    monkeypatch.setattr(committer, "Snapshot", slow)
+    monkeypatch.setattr(WriteView, "snapshot", slow)
     points.go.set()
     assert held.acquire(timeout=300)  # the commit of the first append
     go.release()

@@ -9,17 +9,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from suffixsvc_caches.counting import (
-    CountOptions,
-    CountPlan,
-    CountResult,
-    Journal,
-    RecordFile,
-    count_logs,
-    merge_runs,
-)
+from suffixsvc.lookup_records import RecordFile
+from suffixsvc_caches.counting.journal import Journal
+from suffixsvc_caches.counting.local import count_logs
+from suffixsvc_caches.counting.merging import merge_runs
+from suffixsvc_caches.counting.plan import CountOptions, CountPlan, CountResult
 from suffixsvc_caches.logs import ReadOptions, find_logs
-from suffixsvc_caches.tokenizers import Tokenizer
+from suffixsvc_caches.tokenizers.base import Tokenizer
 from support.ngram_oracle import Text, follows, ranked
 
 FINGERPRINT = "xxh3:0123456789abcdef"

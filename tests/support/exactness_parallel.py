@@ -13,16 +13,16 @@ from dataclasses import replace
 
 from suffixsvc_driver.decode.exactness import Exactness, flips_alone
 from suffixsvc_driver.decode.generation import Result
-from suffixsvc_driver.decode.requests import Began, Filled, Run, Stepped
 from suffixsvc_driver.drafts.tree import rows_of
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_driver.targets.single import LlamaTarget
+from support.recorded_runs import Began, Filled, RecordedRun, Stepped
 
 __all__ = ["check_parallel"]
 
 
-def check_parallel(target: ParallelLlama, run: Run) -> Exactness:
+def check_parallel(target: ParallelLlama, run: RecordedRun) -> Exactness:
     """Run both checks on the results of a run; afterwards the target holds the texts of the run
     and nothing else.
 
@@ -38,7 +38,7 @@ def check_parallel(target: ParallelLlama, run: Run) -> Exactness:
     return found
 
 
-def _same_operations(target: ParallelLlama, run: Run) -> int:
+def _same_operations(target: ParallelLlama, run: RecordedRun) -> int:
     """Return the number of tokens that were sampled again."""
     target.forget()
     equal = 0
@@ -56,7 +56,7 @@ def _same_operations(target: ParallelLlama, run: Run) -> int:
             case Filled(lane):
                 target.prefill(lane)
             case Stepped(steps, emitted):
-                logits = target.propose_many(steps)
+                logits = target.propose(steps)
                 for (lane, drafted, parents), rows, tokens in zip(steps, logits, emitted, strict=True):
                     sampler = samplers[lane]
                     if tokens is None or sampler is None:
@@ -65,5 +65,5 @@ def _same_operations(target: ParallelLlama, run: Run) -> int:
                         equal += sampler.sample(rows[row], positions[lane]) == token
                         sampler.accept(token)
                         positions[lane] += 1
-                target.commit_many(steps, emitted)
+                target.commit(steps, emitted)
     return equal

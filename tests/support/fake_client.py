@@ -12,6 +12,7 @@ from suffixsvc.errors import ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client import AsyncSuffixClient, ClientSession, SuffixClient
 from suffixsvc_client.testing import AsyncFakeTransport, FakeTransport
+from support.engine_parts import parts_of
 from support.serving import Blocking, event_loop, eventually
 
 WORDS = [11, 12, 13, 14, 15, 16, 17, 18]
@@ -25,7 +26,7 @@ def down() -> SuffixError:
 
 def stored(cache: SuffixCache) -> list[list[int]]:
     """Tokens of the stored outputs after the first one."""
-    return [row.output.token_ids.tolist() for row in cache._store.scan()][1:]
+    return [row.output.token_ids.tolist() for row in parts_of(cache).store.scan()][1:]
 
 
 def steps_sent(fake: FakeTransport) -> list[pb.StepRequest]:

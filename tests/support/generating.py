@@ -26,7 +26,7 @@ from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.curve_file import save_curve
 from suffixsvc_driver.cost.live_curve import LiveCurve
 from suffixsvc_driver.layers.worker_layer import WorkerOptions
-from suffixsvc_driver.profile.settings_file import DraftModelSettings, TargetSettings
+from suffixsvc_driver.profile.settings_file import TargetSettings
 from suffixsvc_driver.profile.target_cost import key_of
 from suffixsvc_driver.targets.llama.model import file_digest
 from support.serving import PATIENCE_S
@@ -92,12 +92,8 @@ def generating(
     # durations of a tiny model's steps depend on the machine's load, and drafts would depend on them
     monkeypatch.setattr(LiveCurve, "observe", lambda *_: None)
     # timeouts of the draft model depend on the load as well
-    usual = generate_draft._options
-
-    def patient(settings: DraftModelSettings, curve: CostCurve) -> WorkerOptions:
-        return {**usual(settings, curve), "timeout_seconds": PATIENCE_S, "wait_seconds": PATIENCE_S}
-
-    monkeypatch.setattr(generate_draft, "_options", patient)
+    patient: WorkerOptions = {"timeout_seconds": PATIENCE_S, "wait_seconds": PATIENCE_S}
+    monkeypatch.setattr(generate_draft, "TIMEOUTS", patient)
     yield Generating(capsys, monkeypatch, home)
     structlog.reset_defaults()
 

@@ -21,7 +21,7 @@ from suffixsvc_driver.drafts.events import (
     Next,
     Propose,
     QueryLayer,
-    Verified,
+    StepResult,
     Verify,
 )
 from suffixsvc_driver.settings.text_kind import ContentType
@@ -56,7 +56,7 @@ def _event_to_json(event: Event) -> dict[str, Any]:
     data.update({_KEYS.get(f.name, f.name): getattr(event, f.name) for f in fields(event)})
     if isinstance(event, Begin):
         data["eog_ids"] = sorted(event.eog_ids)
-    if isinstance(event, Verified):
+    if isinstance(event, StepResult):
         data["emitted"] = list(event.emitted)
     return data
 
@@ -74,10 +74,10 @@ def _event_from_json(data: Mapping[str, Any]) -> Event:
             return Next(**values)
         case "BudgetGrant":
             return BudgetGrant(**values)
-        case "Verified":
+        case "StepResult":
             kind = values.get("content")
             content_now = None if kind is None else ContentType(kind)
-            return Verified(**{**values, "emitted": tuple(values["emitted"]), "content": content_now})
+            return StepResult(**{**values, "emitted": tuple(values["emitted"]), "content": content_now})
         case _:
             arrays = {k: np.array(values["draft"][k], dtype=t) for k, t in _DRAFT_DTYPES.items()}
             return LayerAnswer(values["layer"], Draft(**arrays), values["seconds"])

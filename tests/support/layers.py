@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from suffixsvc.types import Draft, DraftSource, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.drafts.events import Feedback, QueryLayer
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
 
 #: text so far, budget -> draft
@@ -27,10 +27,10 @@ class ScriptedLayer:
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         self.text = list(prompt_ids)
 
-    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+    def draft(self, new_token_ids: Sequence[int], query: QueryLayer) -> Draft:
         self.text.extend(new_token_ids)
-        self.asked.append((budget, verified))
-        return self.drafter(self.text, budget)
+        self.asked.append((query.budget, query.verified))
+        return self.drafter(self.text, query.budget)
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         self.text.extend(new_token_ids)

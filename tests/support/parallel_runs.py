@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from suffixsvc_driver.cost.curve import CostCurve
-from suffixsvc_driver.decode.generation import Result
+from suffixsvc_driver.decode.generation import Request, Result
 from suffixsvc_driver.decode.loop import generate
-from suffixsvc_driver.decode.requests import Failure, Request, Run, Stepped
+from suffixsvc_driver.decode.requests import Failure
 from suffixsvc_driver.sampling.settings import Sampling
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_driver.targets.single import LlamaTarget
 from support.layers import ScriptedLayer, hostile_drafter, hostile_tree_drafter
+from support.recorded_runs import RecordedRun, Stepped
 from support.targets import WIDTH_INDEPENDENT, same_texts
 from support.tiny_kinds import WINDOW
 
@@ -55,7 +56,7 @@ def some_requests(
     return requests, expected
 
 
-def check(target: ParallelLlama, run: Run, expected: list[Result]) -> None:
+def check(target: ParallelLlama, run: RecordedRun, expected: list[Result]) -> None:
     """Check texts, batch widths and statistics of a run."""
     assert not [o for o in run.outcomes if isinstance(o, Failure)]
     with LlamaTarget(target.model, replace(target.settings, slots=1, branches=0)) as solo:

@@ -16,7 +16,7 @@ from suffixsvc_driver.drafts.events import (
     LayerAnswer,
     LayerFailed,
     QueryLayer,
-    Verified,
+    StepResult,
     Verify,
 )
 from suffixsvc_driver.drafts.tree import follow
@@ -62,7 +62,7 @@ class Replica:
                 decision = self.feed(self.verify(decision, begin))
         return decision
 
-    def verify(self, decision: Verify, begin: Begin) -> Verified:
+    def verify(self, decision: Verify, begin: Begin) -> StepResult:
         ahead = self.truth[len(self.written) :]
         accepted = len(follow(decision.token_ids, decision.parents, ahead))
         emitted = ahead[: accepted + 1][: begin.max_tokens - len(self.written)]
@@ -70,7 +70,7 @@ class Replica:
             emitted = emitted[: emitted.index(EOG) + 1]
         self.widths.append(1 + len(decision.token_ids))
         self.written.extend(emitted)
-        return Verified(tuple(emitted), accepted, 1 + len(decision.token_ids))
+        return StepResult(tuple(emitted), accepted, 1 + len(decision.token_ids))
 
     def feed(self, event: Event) -> Decision:
         decision = self.driver.on(event)

@@ -6,9 +6,10 @@ import numpy as np
 
 from suffixsvc import Limits, wire
 from suffixsvc.service.handlers import Handlers
+from suffixsvc.service.sessions.entries import SessionEntry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
-__all__ = ["LIMITS", "open_session", "step", "tokens"]
+__all__ = ["LIMITS", "live_entry", "live_ids", "open_session", "step", "tokens"]
 
 LIMITS = Limits(max_sessions=3, max_session_tokens=100, session_idle_seconds=60)
 
@@ -28,3 +29,15 @@ def step(session_id: str, *ids: int, seq: int = 0, at: int | None = None, width:
     return pb.StepRequest(
         session_id=session_id, seq=seq, new_token_ids=tokens(*ids), at=at, max_draft_tokens=width
     )
+
+
+def live_entry(handlers: Handlers, session_id: str) -> SessionEntry:
+    """The registry's entry of a live session."""
+    entry = handlers.sessions.table.get(session_id)
+    assert entry is not None
+    return entry
+
+
+def live_ids(handlers: Handlers) -> list[str]:
+    """Ids of the live sessions, in the order in which they were opened."""
+    return [entry.session_id for entry in handlers.sessions.table.entries()]

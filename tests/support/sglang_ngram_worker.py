@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from suffixsvc_adapters.sglang_ngram import before_prepare_draft_tokens
-from suffixsvc_adapters.tree_mask import PADDING
+from suffixsvc_adapters.tracking.tree_mask import PADDING
 from support.recorded_calls import Call, HitRates
 
 __all__ = ["NgramWorker"]

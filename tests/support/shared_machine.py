@@ -9,14 +9,14 @@ import numpy as np
 
 from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
 from suffixsvc_driver.cost.live_curve import LiveCurve
+from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.decode.parallel import generate_many
-from suffixsvc_driver.decode.requests import Request
 from suffixsvc_driver.drafts.chain import common_prefix
-from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.drafts.events import Feedback, QueryLayer, StepResult
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
-from suffixsvc_driver.targets import LaneStep, Verification
+from suffixsvc_driver.targets import LaneStep
 from support.stale_cost import SCATTER, VOCAB, Clock
 
 
@@ -66,19 +66,19 @@ class SharedMachine:
     def sampler(self, sampling: Sampling, prompt_ids: TokenIds) -> Sampler:
         return Sampler(sampling, self.vocab_size)
 
-    def verify_many(self, steps: Sequence[LaneStep]) -> list[Verification | Exception]:
+    def verify_many(self, steps: Sequence[LaneStep]) -> list[StepResult | Exception]:
         width = sum(1 + len(step.drafted) for step in steps)
         self.widths.append((len(steps), width))
         self.taken += self.seconds[width]
         self.clock.now += self.seconds[width] * float(np.exp(self._rng.normal(0, SCATTER)))
-        found: list[Verification | Exception] = []
+        found: list[StepResult | Exception] = []
         for step in steps:
             at = self._at[step.lane]
             ahead = self._text[step.lane][at : at + step.max_emit]
             accepted = common_prefix(step.drafted, ahead)
             emitted = tuple(ahead[: accepted + 1])
             self._at[step.lane] = at + len(emitted)
-            found.append(Verification(emitted, accepted))
+            found.append(StepResult(emitted, accepted))
         return found
 
 
@@ -93,9 +93,9 @@ class SureLayer:
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         pass
 
-    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+    def draft(self, new_token_ids: Sequence[int], query: QueryLayer) -> Draft:
         self._written += len(new_token_ids)
-        ahead = self._text[self._written : self._written + min(budget, 8)]
+        ahead = self._text[self._written : self._written + min(query.budget, 8)]
         right = self._rng.random(len(ahead)) < self._sure
         tokens = [token if ok else token + 1 for token, ok in zip(ahead, right, strict=True)]
         return Draft.chain(tokens, [self._sure] * len(tokens), DraftSource.NAMESPACE)

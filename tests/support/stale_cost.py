@@ -22,16 +22,17 @@ from suffixsvc.engine import SuffixCache
 from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
+from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.decode.loop import generate, stream
 from suffixsvc_driver.drafts.chain import common_prefix
-from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.drafts.events import Feedback, QueryLayer, StepResult
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
-from suffixsvc_driver.targets import Prefilled, StopRule, Verification
+from suffixsvc_driver.targets import Prefilled, StopRule
 
 RECORDED = Path(__file__).parents[1] / "data" / "recorded_demo.jsonl.gz"
 VOCAB = 1 << 18
@@ -129,7 +130,7 @@ class Machine:
         max_emit: int,
         stop: StopRule | None = None,
         parents: Sequence[int] = (),
-    ) -> Verification:
+    ) -> StepResult:
         width = len(drafted) + 1
         behind = (self._prompt + self._at - MEASURED_CONTEXT) / 1000
         taken = self.seconds[width] * (1.0 + PER_THOUSAND * behind)
@@ -144,7 +145,7 @@ class Machine:
         expected = sum(self.sure**n for n in range(common_prefix(drafted, self.offered) + 1))
         self.steps.append(Step(width, self._written, expected, taken))
         self.offered = ()
-        return Verification(emitted, accepted)
+        return StepResult(emitted, accepted)
 
 
 @dataclass(frozen=True)
@@ -172,13 +173,13 @@ class MadeUpLayer:
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         pass
 
-    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+    def draft(self, new_token_ids: Sequence[int], query: QueryLayer) -> Draft:
         self._written += len(new_token_ids)
         number = len(self._machine.steps)
         rng = np.random.default_rng((self._seed, number))
         luck = self._lucks[number % len(self._lucks)]
         sure = min(0.99, max(0.02, float(rng.normal(luck.sure, 0.06))))
-        length = min(budget, int(rng.integers(4, 32)))
+        length = min(query.budget, int(rng.integers(4, 32)))
         right = rng.random(32) < sure
         if rng.random() >= luck.offered or length < 1:
             return Draft.empty()
@@ -202,7 +203,9 @@ def made_up(*lucks: Luck, steps: int = 300) -> Workload:
         machine.text = rng.integers(2, VOCAB - 2, 40 * steps).tolist()
         layer = MadeUpLayer(machine, lucks, machine.seed)
         prompt = [1] * MEASURED_CONTEXT
-        written = stream(machine, prompt, None, [layer], len(machine.text), curve=curve, clock=machine.clock)
+        written = stream(
+            machine, Request(prompt, [layer], len(machine.text)), curve=curve, clock=machine.clock
+        )
         for _ in islice(written, steps):
             pass
         written.close()

@@ -98,8 +98,8 @@ class Rows:
         self.requests: dict[str, CachedRequest] | None = {}
         self.rates = HitRates()
         self.texts: list[tuple[int, ...]] = []
-        self._rows: list[CachedRequest] = []
-        self._waiting: deque[CachedRequest] = deque()
+        self.rows: list[CachedRequest] = []
+        self.waiting: deque[CachedRequest] = deque()
         self._finished: list[str] = []
         self._made = 0
         self._on_drafts = on_drafts
@@ -121,48 +121,48 @@ class Rows:
             request = CachedRequest(f"request-{self._made}", call, sampling(call))
             request.prefill_steps = prefill_steps - 1
             self._made += 1
-            self._waiting.append(request)
+            self.waiting.append(request)
 
     def swap(self, a: int, b: int) -> None:
         """Swap two rows, as vLLM does when it reorders the batch."""
         batch = self.input_batch
-        self._rows[a], self._rows[b] = self._rows[b], self._rows[a]
+        self.rows[a], self.rows[b] = self.rows[b], self.rows[a]
         batch.req_ids[a], batch.req_ids[b] = batch.req_ids[b], batch.req_ids[a]
         for array in (batch.token_ids_cpu, batch.num_tokens_no_spec):
             array[[a, b]] = array[[b, a]]
 
     def preempt(self, row: int) -> None:
         """Take a request's row away; it resumes later without its draft."""
-        request = self._rows[row]
+        request = self.rows[row]
         request.draft = []
         self._remove(row)
-        self._waiting.appendleft(request)
+        self.waiting.appendleft(request)
 
     def abort(self, row: int) -> None:
         """End a response early, as for a client that disconnected."""
         self._finish(row)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def step(self, proposer: Proposer) -> bool:
         """Run one step of all rows; return False when no work is left."""
         self._remove_finished()
         batch = self.input_batch
-        while self._waiting and len(self._rows) < len(batch.num_tokens_no_spec):
-            self._enter(self._waiting.popleft())
-        if not self._rows:
+        while self.waiting and len(self.rows) < len(batch.num_tokens_no_spec):
+            self._enter(self.waiting.popleft())
+        if not self.rows:
             return False
-        sampled = [self._sample(row, request) for row, request in enumerate(self._rows)]
+        sampled = [self._sample(row, request) for row, request in enumerate(self.rows)]
         drafts = proposer.propose(sampled, batch.num_tokens_no_spec, batch.token_ids_cpu, slot_mappings=None)
         if self._on_drafts is not None:
             self._on_drafts(batch.num_tokens_no_spec[: len(sampled)].tolist(), drafts)
         for row, draft in enumerate(drafts):
-            self._rows[row].draft = draft
+            self.rows[row].draft = draft
             end = int(batch.num_tokens_no_spec[row])
             batch.token_ids_cpu[row, end : end + len(draft)] = draft
-        for row in reversed(range(len(self._rows))):  # the scheduler
-            request = self._rows[row]
+        for row in reversed(range(len(self.rows))):  # the scheduler
+            request = self.rows[row]
             if len(request.output_token_ids) >= len(request.call.response):
                 self._finish(row)
         return True
@@ -175,8 +175,8 @@ class Rows:
         self._finished.clear()
 
     def _enter(self, request: CachedRequest) -> None:
-        row, tokens = len(self._rows), [*request.prompt_token_ids, *request.output_token_ids]
-        self._rows.append(request)
+        row, tokens = len(self.rows), [*request.prompt_token_ids, *request.output_token_ids]
+        self.rows.append(request)
         self.input_batch.req_ids.append(request.req_id)
         self.input_batch.token_ids_cpu[row, : len(tokens)] = tokens
         self.input_batch.num_tokens_no_spec[row] = len(tokens)
@@ -203,14 +203,14 @@ class Rows:
         return sampled
 
     def _finish(self, row: int) -> None:
-        request = self._rows[row]
+        request = self.rows[row]
         self.texts.append(tuple(request.output_token_ids[: len(request.call.response)]))
         self._finished.append(request.req_id)
         self._remove(row)
 
     def _remove(self, row: int) -> None:
         """Remove a row; the last row takes its place."""
-        last = len(self._rows) - 1
+        last = len(self.rows) - 1
         self.swap(row, last)
-        self._rows.pop()
+        self.rows.pop()
         self.input_batch.req_ids.pop()

@@ -25,7 +25,7 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.errors import InvalidInputError, SuffixError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.messages import converters
-from suffixsvc.service.messages.elements import ElementLimits
+from suffixsvc.service.messages.elements import MessageReader
 from suffixsvc.types import TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
@@ -50,7 +50,6 @@ def _draft(message: types_pb2.Draft) -> None:
     assert (draft.match_lens >= 0).all()
     assert ((draft.parents >= -1) & (draft.parents < np.arange(n))).all()
     assert ((draft.probs >= 0) & (draft.probs <= 1)).all()
-    _same(draft, wire._draft_from_proto(message))  # the hot path and the long one
     _same(draft, wire.draft_from_proto(wire.draft_to_proto(draft)))
 
 
@@ -96,32 +95,37 @@ def _tokens(tokens: TokenArray) -> None:
 
 
 def _open(request: pb.OpenSessionRequest) -> None:
-    args = converters.open_args(request, LIMITS)
-    _tokens(args.prompt)
-    _tokens(args.output)
-    assert len(args.prompt) + len(args.output) <= LIMITS.max_session_tokens
-    assert args.session_id is None or 0 < len(args.session_id.encode()) <= 128
-    assert 0 < len(args.namespace.encode()) <= 200
+    with SuffixCache(limits=LIMITS) as cache:
+        cache.namespace("a")  # that the seeds read
+        reply = Handlers(cache, LIMITS, durable=False).open_session(request)
+    prompt, output = (wire.unpack_tokens(ids) for ids in (request.prompt_token_ids, request.output_token_ids))
+    _tokens(prompt)
+    _tokens(output)
+    assert reply.length == len(prompt) + len(output) <= LIMITS.max_session_tokens
+    assert 0 < len(reply.session_id.encode()) <= 128
+    assert reply.session_id == request.session_id or not request.session_id
+    assert 0 < len(request.namespace.encode()) <= 200
 
 
 def _step(request: pb.StepRequest) -> None:
-    args = converters.step_args(request, LIMITS)
-    assert 0 <= args.max_draft_tokens <= LIMITS.max_draft_tokens
-    assert args.at is None or args.at >= 0
-    assert args.tree in (False, True, "auto")
-    if args.verified is not None:
-        assert 0 <= args.verified[1] < args.verified[0]
+    _, _, _, at, draft_tokens, tree, width, accepted, _ = converters.native_step(request, LIMITS)
+    assert 0 <= draft_tokens <= LIMITS.max_draft_tokens
+    assert at >= -1
+    assert tree in (0, 1, 2)
+    assert width == accepted == 0 or 0 <= accepted < width
 
 
 def _append(request: pb.AppendContextRequest) -> None:
-    args = converters.append_args(request)
-    _tokens(args.tokens)
-    assert args.at is None or args.at >= 0
+    _tokens(wire.unpack_tokens(request.token_ids))
+    at = converters.position(request)
+    assert at is None or at >= 0
 
 
 def _outputs(request: pb.AddOutputsRequest) -> None:
     outputs = converters.new_outputs(request, LIMITS)
     assert len(outputs) == len(request.outputs)
+    with SuffixCache(limits=LIMITS) as cache:
+        assert not outputs or len(cache.namespace(request.namespace).add_outputs(outputs)) == len(outputs)
     for output in outputs:
         _tokens(output.token_ids)
         _tokens(output.prompt_tail)
@@ -160,7 +164,7 @@ class Services:
         _counted(pb.StreamRequest, data, request)
         answers = [
             pb.StreamReply.FromString(raw)
-            for raw in (with_dispatcher.message_bytes(data), without._message(request))
+            for raw in (with_dispatcher.message_bytes(data), without.answer_remaining(data, None))
         ]
         for answer in answers:
             assert answer.id == request.id
@@ -197,7 +201,7 @@ class Services:
             cache = SuffixCache(limits=LIMITS)
             self._caches.append(cache)
             cache.namespace("a").add_output(_TEXT)
-            handlers = Handlers(cache, LIMITS, durable=False, version="fuzz")
+            handlers = Handlers(cache, LIMITS, durable=False)
             for session_id in ("a", "b"):
                 handlers.open_session(
                     pb.OpenSessionRequest(
@@ -221,7 +225,7 @@ class Services:
 
 def _counted(message_type: type[Message], data: bytes, message: Message) -> None:
     """Check that the element counter accepts a message that protobuf parses, and counts no less."""
-    counts = _COUNTERS[message_type].check(data)
+    counts = _COUNTERS[message_type].count(data)
     for path, least in _elements_of(message, "").items():
         assert counts[path] >= least, path
 
@@ -270,7 +274,7 @@ KINDS: Final[tuple[tuple[type[Message], Callable[[Any], None] | None], ...]] = (
 
 
 _COUNTERS: Final = {
-    kind: ElementLimits(kind, dict.fromkeys(_repeated_of(kind.DESCRIPTOR, ""), 1 << 60), 1 << 60, "")
+    kind: MessageReader(kind, dict.fromkeys(_repeated_of(kind.DESCRIPTOR, ""), 1 << 60), 1 << 60)
     for kind, _ in KINDS
 }
 
@@ -291,7 +295,8 @@ def run_one(data: bytes, services: Services) -> None:
     try:
         read(message)
     except SuffixError as error:
-        assert error.expected is not None, f"{error!r} must have expected"  # noqa: PT017 - no pytest here
+        named = error.expected is not None or " must " in error.message
+        assert named, f"{error!r} must name a condition"  # noqa: PT017 - no pytest here
         wire.detail_from_error(error).SerializeToString()
 
 

@@ -13,10 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from suffixsvc_bench.build.processes import Run, run_program
-from suffixsvc_caches.lookup import read_lookup
-
-__all__ = ["compare_with_llama"]
+from suffixsvc_bench.measured_process import Run, run_program
+from suffixsvc_caches.lookup.files import read_lookup
 
 #: a text of this many characters shows the start-up time
 _SHORT: Final = 1000

@@ -1,64 +1,75 @@
-"""Options of the benchmark of building caches."""
+"""Options of ``suffixsvc bench build``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
-
-__all__ = ["BUDGETS", "SECTIONS", "BuildBenchOptions"]
+from suffixsvc_bench.verb_options import option, parse_count
+from suffixsvc_caches.sizes import parse_size
 
 SECTIONS: Final = ("tokens", "text", "memory", "export", "pruning", "llama", "cluster")
 #: shares of an unpruned cache's bytes
 BUDGETS: Final = (0.5, 0.2, 0.1, 0.05)
 
 
+def _count(default: str, name: str, help_: str) -> Any:
+    parse: Callable[[str], int] = partial(parse_count, name=name, least=1000)
+    return option(default, name, parse=parse, help=help_)
+
+
 @dataclass(frozen=True, slots=True)
 class BuildBenchOptions:
     """What to measure.
-
-    Attributes:
-        sections: names from :data:`SECTIONS`.
-        tokens: synthetic tokens to count.
-        memory_tokens: synthetic tokens to count under each memory limit of ``memories``.
-        memories: memory limits in bytes; one build each.
-        records: approximate number of n-grams to export.
-        text_bytes: size of the text to tokenise.
-        text: the text; None: source code of Python's standard library.
-        logs: logs of which a part is held out; token ids, or texts for the first of ``tokenizers``.
-        tokenizers: tokenizer.json or GGUF files, for builds from text.
-        llama_bin: folder with llama-lookup-create; None skips the comparison.
-        target: GGUF model for llama-lookup-create.
-        rounds: rounds of the comparison; each runs both programs once.
-        seed: of the synthetic texts.
-        folder: scratch folder; None: the default for temporary files.
 
     Raises:
         InvalidInputError: an option is out of range, or a file does not exist.
     """
 
-    sections: tuple[str, ...] = SECTIONS
-    tokens: int = 10_000_000
-    memory_tokens: int = 100_000_000
-    memories: tuple[int, ...] = (1 << 30, 512 << 20)
-    records: int = 10_000_000
-    text_bytes: int = 10_000_000
-    text: Path | None = None
-    logs: tuple[Path, ...] = ()
-    tokenizers: tuple[Path, ...] = ()
-    llama_bin: Path | None = None
-    target: Path | None = None
-    rounds: int = 3
-    seed: int = 1
-    folder: Path | None = None
+    sections: tuple[str, ...] = option(
+        SECTIONS,
+        "--section",
+        help="Section to run: tokens, text, memory, export, pruning, llama or cluster. Repeatable. "
+        "Default: all.",
+    )
+    tokens: int = _count("10M", "--tokens", "Synthetic tokens to count.")
+    memory_tokens: int = _count("100M", "--memory-tokens", "Synthetic tokens to count under each --memory.")
+    memories: tuple[int, ...] = option(
+        ("1G", "512M"),
+        "--memory",
+        parse=partial(parse_size, what="--memory"),
+        help="Memory limit of a build. Repeatable. Default: 1G and 512M.",
+    )
+    records: int = _count("10M", "--records", "Approximate number of n-grams to export.")
+    logs: tuple[Path, ...] = option(
+        (),
+        help="Log whose last fifth is held out to evaluate pruned caches. Repeatable. Default: the log in "
+        "tests/data, if it exists.",
+    )
+    tokenizers: tuple[Path, ...] = option(
+        (),
+        "--tokenizer",
+        help="tokenizer.json or GGUF for builds from text; the first is also used for --logs. Repeatable.",
+    )
+    text: Path | None = option(
+        None, help="Text to tokenise. Default: the source of Python's standard library."
+    )
+    text_bytes: int = _count("10M", "--text-size", "Number of characters of --text to use.")
+    llama_bin: Path | None = option(None, help="Folder with llama-lookup-create for a comparison.")
+    target: Path | None = option(None, help="GGUF for the comparison.")
+    rounds: int = option(3, min=1, help="Rounds of the comparison.")
+    seed: int = option(1, min=0, help="Seed of the synthetic texts.")
+    folder: Path | None = option(
+        None, help="Parent of the scratch folder (about 80 bytes per token, removed at the end)."
+    )
 
     def __post_init__(self) -> None:
         if unknown := [each for each in self.sections if each not in SECTIONS]:
             raise InvalidInputError("section must be known", expected=" | ".join(SECTIONS), got=unknown[0])
-        if min(self.tokens, self.memory_tokens, self.records, self.text_bytes) < 1000 or self.rounds < 1:
-            raise InvalidInputError("sizes must be at least 1000, rounds at least 1")
         if (self.llama_bin is None) != (self.target is None):
             raise InvalidInputError("--llama-bin and --target must be given together or not at all")
         for path in (*self.logs, *self.tokenizers, *filter(None, (self.text, self.target, self.program))):

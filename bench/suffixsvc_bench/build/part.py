@@ -1,10 +1,8 @@
-"""One measurement of the benchmark of building caches, run as a separate process.
-
-A process of its own makes memory use and start-up time attributable to the part that is measured.
+"""Measurements of the benchmark of building caches, each run as a separate process.
 
     python -m suffixsvc_bench.build.part NAME '{"option": value}'
 
-The last line of standard output is the result as a JSON object.
+See :func:`suffixsvc_bench.measured_process.run_part`.
 """
 
 from __future__ import annotations
@@ -12,11 +10,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-__all__ = ["main"]
+__all__: list[str] = []
 
 
 def make(path: str, tokens: int, seed: int, first: int = 0) -> dict[str, Any]:
@@ -68,19 +65,19 @@ def build(
     engine: str = "local",
 ) -> dict[str, Any]:
     """Run ``suffixsvc build``: static.bin, and with ``dynamic`` also dynamic.bin."""
-    from suffixsvc_caches.building import BuildSpec, LookupSpec  # noqa: PLC0415 - part of what is measured
-    from suffixsvc_caches.building import build as run  # noqa: PLC0415 - as above
+    from suffixsvc_caches.building.run import build as run  # noqa: PLC0415 - part of what is measured
+    from suffixsvc_caches.building.spec import BuildSpec  # noqa: PLC0415 - as above
     from suffixsvc_caches.counting.memory import peak_bytes  # noqa: PLC0415 - as above
-    from suffixsvc_caches.tokenizers import TokenizerSource  # noqa: PLC0415 - as above
+    from suffixsvc_caches.tokenizers.load import TokenizerSource  # noqa: PLC0415 - as above
 
-    where = Path(folder)
     stopwatch = _Stopwatch()
+    both = _caches(folder)
     result = run(
         BuildSpec(
             logs=[Path(log) for log in logs],
             tokenizer=TokenizerSource(Path(tokenizer)) if tokenizer else None,
-            static=LookupSpec(where / "static.bin"),
-            dynamic=LookupSpec(where / "dynamic.bin") if dynamic else None,
+            static=both[0],
+            dynamic=both[1] if dynamic else None,
             workers=workers,
             memory_bytes=memory,
             force=True,
@@ -88,21 +85,15 @@ def build(
         )
     )
     seconds = stopwatch.seconds()
-    written = [each for each in (result.static, result.dynamic) if each is not None]
-    return {
-        "tokens": result.counted.tokens,
-        "runs": len(result.counted.runs),
-        "peak_bytes": peak_bytes(),
-        "bytes": sum(each.size_bytes for each in written),
-        "records": sum(sum(each.ngrams.values()) for each in written),
-        "xxh3": [each.xxh3 for each in written],
-        **seconds,
-    }
+    counted = result.counted
+    sizes = {"tokens": counted.tokens, "runs": len(counted.runs), "peak_bytes": peak_bytes()}
+    return {**sizes, **_records(result.caches), **seconds}
 
 
 def tokenise(log: str, tokenizer: str, threads: int) -> dict[str, Any]:
     """Encode the responses of a log, without counting."""
-    from suffixsvc_caches.tokenizers import encode_texts, load_tokenizer  # noqa: PLC0415 - not for other parts
+    from suffixsvc_caches.tokenizers.load import load_tokenizer  # noqa: PLC0415 - not for other parts
+    from suffixsvc_caches.tokenizers.pieces import encode_texts  # noqa: PLC0415 - as above
 
     codec = load_tokenizer(Path(tokenizer), threads=threads)
     with Path(log).open(encoding="utf-8") as file:
@@ -116,26 +107,23 @@ def tokenise(log: str, tokenizer: str, threads: int) -> dict[str, Any]:
 
 def export(path: str, folder: str, memory: int) -> dict[str, Any]:
     """Merge counts into the two files of a build, with all followers and counts."""
-    from suffixsvc_caches.building import LookupCaches, LookupSpec, Provenance  # noqa: PLC0415 - not measured
-    from suffixsvc_caches.counting import (  # noqa: PLC0415 - as above
-        CountOptions,
-        CountPlan,
-        Journal,
-        count_logs,
-        merge_runs,
-    )
+    from suffixsvc_caches.building.lookup_caches import LookupCaches  # noqa: PLC0415 - not measured
+    from suffixsvc_caches.counting.journal import Journal  # noqa: PLC0415 - as above
+    from suffixsvc_caches.counting.local import count_logs  # noqa: PLC0415 - as above
+    from suffixsvc_caches.counting.merging import merge_runs  # noqa: PLC0415 - as above
+    from suffixsvc_caches.counting.plan import CountOptions, CountPlan  # noqa: PLC0415 - as above
     from suffixsvc_caches.logs import ReadOptions, find_logs  # noqa: PLC0415 - as above
     from suffixsvc_caches.manifest import TokenizerNote  # noqa: PLC0415 - as above
 
-    where = Path(folder)
     reading = ReadOptions()
-    plan = CountPlan(find_logs([Path(path)], reading), reading, None, CountOptions(memory_bytes=memory))
-    journal = Journal(where / "work", plan.key())
+    options = CountOptions(memory_bytes=memory)
+    plan = CountPlan(find_logs([Path(path)], reading), reading, None, options)
+    journal = Journal(Path(folder) / "work", plan.key())
     counted = count_logs(plan, journal)
-    caches = LookupCaches(LookupSpec(where / "static.bin"), LookupSpec(where / "dynamic.bin"))
+    caches = LookupCaches(*_caches(folder))
     stopwatch = _Stopwatch()
     found = merge_runs(journal, caches.wanted, 1)
-    files = caches.write(found, Provenance(TokenizerNote(counted.fingerprint)), force=True)
+    files = caches.write(found, force=True, tokenizer=TokenizerNote(counted.fingerprint), options={})
     seconds = stopwatch.seconds()
     journal.close()
     return {"tokens": counted.tokens, **_records(files), **seconds}
@@ -143,8 +131,8 @@ def export(path: str, folder: str, memory: int) -> dict[str, Any]:
 
 def fill(path: str, data: str) -> dict[str, Any]:
     """Load a log into a data folder."""
-    from suffixsvc_caches.building import BuildSpec, CorpusTarget  # noqa: PLC0415 - not for other parts
-    from suffixsvc_caches.building import build as run  # noqa: PLC0415 - as above
+    from suffixsvc_caches.building.run import build as run  # noqa: PLC0415 - not for other parts
+    from suffixsvc_caches.building.spec import BuildSpec, CorpusTarget  # noqa: PLC0415 - as above
 
     result = run(BuildSpec(logs=[Path(path)], corpus=CorpusTarget("bench", Path(data))))
     return {"tokens": result.counted.tokens}
@@ -152,26 +140,26 @@ def fill(path: str, data: str) -> dict[str, Any]:
 
 def export_folder(data: str, folder: str) -> dict[str, Any]:
     """Run ``suffixsvc export --data``."""
-    from suffixsvc_caches.building import LookupSpec  # noqa: PLC0415 - not measured
-    from suffixsvc_caches.exporting import ExportSource, export_lookup  # noqa: PLC0415 - as above
+    from suffixsvc_caches.exporting import export_lookup  # noqa: PLC0415 - not measured
 
-    where = Path(folder)
     stopwatch = _Stopwatch()
-    done = export_lookup(
-        ExportSource("bench", Path(data)),
-        LookupSpec(where / "static.bin"),
-        LookupSpec(where / "dynamic.bin"),
-        force=True,
-    )
+    done = export_lookup("bench", Path(data), *_caches(folder), force=True)
     return {"tokens": done.tokens, **_records(done.files), **stopwatch.seconds()}
 
 
+def _caches(folder: str) -> list[Any]:
+    """Specifications of the static and the dynamic cache."""
+    from suffixsvc_caches.building.lookup_caches import LookupSpec  # noqa: PLC0415 - only parts that build load it
+
+    return [LookupSpec(Path(folder) / f"{kind}.bin") for kind in ("static", "dynamic")]
+
+
 def _records(files: Any) -> dict[str, Any]:
-    both = (files.static, files.dynamic)
+    written = [each.manifest for each in (files.static, files.dynamic) if each is not None]
     return {
-        "records": sum(sum(each.ngrams.values()) for each in both),
-        "bytes": sum(each.size_bytes for each in both),
-        "xxh3": [each.xxh3 for each in both],
+        "records": sum(sum(each.ngrams.values()) for each in written),
+        "bytes": sum(each.bytes for each in written),
+        "xxh3": [each.xxh3 for each in written],
     }
 
 
@@ -185,16 +173,7 @@ class _Stopwatch:
         return {"wall_s": time.perf_counter() - self._wall, "cpu_s": time.process_time() - self._cpu}
 
 
-_PARTS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
-    part.__name__: part for part in (make, count, build, tokenise, export, fill, export_folder)
-}
-
-
-def main() -> None:
-    """Run the part named by the first argument with the JSON options of the second."""
-    what, options = sys.argv[1:]
-    print(json.dumps(_PARTS[what](**json.loads(options))), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    _, part, options = sys.argv
+    parts = {each.__name__: each for each in (make, count, build, tokenise, export, fill, export_folder)}
+    print(json.dumps(parts[part](**json.loads(options))))

@@ -11,14 +11,15 @@ import numpy as np
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.build.options import BUDGETS
 from suffixsvc_bench.build.texts import write_ids
-from suffixsvc_caches.building import BuildSpec, LookupSpec, build
+from suffixsvc_caches.building.lookup_caches import LookupSpec
+from suffixsvc_caches.building.run import build
+from suffixsvc_caches.building.spec import BuildSpec
 from suffixsvc_caches.logs import ReadOptions, ReadReport
-from suffixsvc_caches.lookup import LookupTable, read_lookup
+from suffixsvc_caches.lookup.files import read_lookup
 from suffixsvc_caches.lookup.replay import LookupReplayer, Program, ReplayStats, TokenCall
+from suffixsvc_caches.lookup.table import LookupTable
 from suffixsvc_caches.simulation import read_token_logs
-from suffixsvc_caches.tokenizers import load_tokenizer
-
-__all__ = ["measure_pruning"]
+from suffixsvc_caches.tokenizers.load import load_tokenizer
 
 #: the last 1/N of a log's calls is held out
 _HELD_OUT: Final = 5

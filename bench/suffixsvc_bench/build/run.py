@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.build.llama import compare_with_llama
 from suffixsvc_bench.build.options import BuildBenchOptions
-from suffixsvc_bench.build.processes import run_part
 from suffixsvc_bench.build.pruning import measure_pruning
 from suffixsvc_bench.build.texts import source_text, write_texts
+from suffixsvc_bench.measured_process import run_part
+from suffixsvc_bench.report.output import Report
 from suffixsvc_bench.report.provenance import provenance
 
-__all__ = ["run_build_bench"]
-
-#: called with (current task, completed fraction of the run, 0..1)
-Progress = Callable[[str, float], None]
 Notify = Callable[[str], None]
 
+_part: Final = partial(run_part, "suffixsvc_bench.build.part")
 _MEMORY: Final = 1 << 30
 _LOGS: Final = 4  # input logs of the cluster section
 
 
-def run_build_bench(options: BuildBenchOptions, progress: Progress | None = None) -> dict[str, Any]:
+def run_build_bench(options: BuildBenchOptions, progress: Report = lambda *_: None) -> dict[str, Any]:
     """Measure the selected sections.
 
     Returns:
@@ -38,12 +38,12 @@ def run_build_bench(options: BuildBenchOptions, progress: Progress | None = None
         StoreError: a part failed.
         InvalidInputError: a log or a text cannot be used.
     """
-    results: dict[str, Any] = {"provenance": provenance().as_dict(), "options": _plain(options)}
+    plain = json.dumps(asdict(options) | {"folder": None}, default=lambda file: file.name)
+    results: dict[str, Any] = {"provenance": provenance().as_dict(), "options": json.loads(plain)}
     for number, (name, measure) in enumerate(_SECTIONS.items()):
 
         def notify(what: str, number: int = number) -> None:
-            if progress is not None:
-                progress(what, number / len(_SECTIONS))
+            progress(what, number / len(_SECTIONS))
 
         results[name] = None
         if name in options.sections:
@@ -52,28 +52,17 @@ def run_build_bench(options: BuildBenchOptions, progress: Progress | None = None
     return results
 
 
-def _plain(options: BuildBenchOptions) -> dict[str, Any]:
-    """Options as JSON-able data, files reduced to their names."""
-    found = asdict(options) | {"folder": None}
-    for name, value in found.items():
-        if isinstance(value, Path):
-            found[name] = value.name
-        elif isinstance(value, tuple):
-            found[name] = [each.name if isinstance(each, Path) else each for each in value]
-    return found
-
-
 def _tokens(options: BuildBenchOptions, folder: Path, notify: Notify) -> dict[str, Any]:
     log = folder / "ids.parquet"
     notify("generating token ids")
-    run_part("make", path=log, tokens=options.tokens, seed=options.seed)
+    _part("make", path=log, tokens=options.tokens, seed=options.seed)
     native, builds = [], []
     for title, orders, dynamic in (("n = 1 to 4", (1, 4), True), ("n = 2", (2, 2), False)):
         notify(f"counting {options.tokens / 1e6:g}M token ids, {title}")
         lowest, highest = orders
         native.append(
             {"orders": title}
-            | run_part(
+            | _part(
                 "count", path=log, lowest=lowest, highest=highest, memory=_MEMORY // 2, folder=_new(folder)
             )
         )
@@ -93,7 +82,7 @@ def _text(options: BuildBenchOptions, folder: Path, notify: Notify) -> list[dict
     found = []
     for tokenizer in options.tokenizers:
         notify(f"tokenising with {tokenizer.name}")
-        alone = run_part("tokenise", log=log, tokenizer=tokenizer, threads=1)
+        alone = _part("tokenise", log=log, tokenizer=tokenizer, threads=1)
         for workers in (1, 2):
             notify(f"building from text with {tokenizer.name}, workers: {workers}")
             built = _build(folder, [log], workers, tokenizer=tokenizer)
@@ -105,7 +94,7 @@ def _text(options: BuildBenchOptions, folder: Path, notify: Notify) -> list[dict
 def _memory(options: BuildBenchOptions, folder: Path, notify: Notify) -> list[dict[str, Any]]:
     log = folder / "ids.parquet"
     notify(f"generating {options.memory_tokens / 1e6:g}M token ids")
-    run_part("make", path=log, tokens=options.memory_tokens, seed=options.seed)
+    _part("make", path=log, tokens=options.memory_tokens, seed=options.seed)
     found = []
     for memory in options.memories:
         notify(f"building from {options.memory_tokens / 1e6:g}M token ids in {memory >> 20} MiB")
@@ -118,12 +107,12 @@ def _export(options: BuildBenchOptions, folder: Path, notify: Notify) -> dict[st
     log, data = folder / "ids.parquet", folder / "data"
     # a token of these texts adds 0.6 to 0.7 n-grams
     notify(f"exporting about {options.records / 1e6:g}M n-grams")
-    run_part("make", path=log, tokens=options.records * 3 // 2, seed=options.seed)
-    counted = run_part("export", path=log, folder=_new(folder), memory=_MEMORY)
+    _part("make", path=log, tokens=options.records * 3 // 2, seed=options.seed)
+    counted = _part("export", path=log, folder=_new(folder), memory=_MEMORY)
     notify("filling a data folder")
-    run_part("fill", path=log, data=data)
+    _part("fill", path=log, data=data)
     notify("exporting the data folder")
-    stored = run_part("export_folder", data=data, folder=_new(folder))
+    stored = _part("export_folder", data=data, folder=_new(folder))
     return {"counted": counted, "stored": stored, "identical": counted["xxh3"] == stored["xxh3"]}
 
 
@@ -133,7 +122,7 @@ def _cluster(options: BuildBenchOptions, folder: Path, notify: Notify) -> dict[s
     each = max(1000, options.tokens // _LOGS)
     logs = [folder / f"{i}.parquet" for i in range(_LOGS)]
     for i, log in enumerate(logs):
-        run_part("make", path=log, tokens=each, seed=options.seed + i)
+        _part("make", path=log, tokens=each, seed=options.seed + i)
     found = {}
     for engine in ("local", "ray"):
         notify(f"building from {_LOGS} logs, engine {engine}")
@@ -159,7 +148,7 @@ def _llama(options: BuildBenchOptions, folder: Path, notify: Notify) -> dict[str
 
 def _build(folder: Path, logs: list[Path], workers: int, **others: Any) -> dict[str, Any]:
     options = {"memory": _MEMORY} | others
-    return run_part("build", logs=list(map(str, logs)), folder=_new(folder), workers=workers, **options)
+    return _part("build", logs=list(map(str, logs)), folder=_new(folder), workers=workers, **options)
 
 
 def _new(folder: Path) -> Path:

@@ -9,8 +9,6 @@ from suffixsvc_bench.build.options import BUDGETS
 from suffixsvc_bench.report.tables import Grid
 from suffixsvc_caches.sizes import format_size
 
-__all__ = ["build_grids"]
-
 _TOKENS_PER_CORE = 2e6
 _OF_MEMORY = 1.1
 _EXPORT_SECONDS = 20.0
@@ -55,22 +53,13 @@ def _goals(results: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
         yield f"beside llama-lookup-create, {llama['target']}", f"{ratio:.2f} x", ">= 2 x", ratio >= _LLAMA
     for log in results.get("pruning") or ():
         for kind in ("static", "dynamic"):
-            row = log[kind]["cut"][BUDGETS.index(_BUDGET)]
-            if row["of_whole"] is not None:
+            share = log[kind]["cut"][BUDGETS.index(_BUDGET)]["of_whole"]
+            if share is not None:
                 what = f"accepted with 20 % of the bytes, {kind}, {log['log']}"
-                yield (
-                    what,
-                    f"{row['of_whole']:.1%} of the whole cache's",
-                    ">= 98 %",
-                    row["of_whole"] >= _OF_WHOLE,
-                )
+                yield what, f"{share:.1%} of the whole cache's", ">= 98 %", share >= _OF_WHOLE
     if cluster := results.get("cluster"):
-        yield (
-            "Ray output equals that of one machine",
-            _yes(cluster["identical"]),
-            "yes",
-            cluster["identical"],
-        )
+        same = cluster["identical"]
+        yield "Ray output equals that of one machine", _yes(same), "yes", same
 
 
 def _yes(value: bool) -> str:
@@ -138,7 +127,7 @@ def _export_grid(found: Mapping[str, Any]) -> Grid:
 
 
 def _pruning_grid(log: Mapping[str, Any]) -> Grid:
-    name = _short(log["log"])
+    name = log["log"].partition(".")[0]
     grid = Grid([f"{name}, held out", "bytes", "accepted", "of unpruned", "of drafted", "of text"])
 
     def row(title: str, each: Mapping[str, Any], of_whole: float | None) -> None:
@@ -151,10 +140,6 @@ def _pruning_grid(log: Mapping[str, Any]) -> Grid:
         for cut in log[kind]["cut"]:
             row(f"... in {cut['budget']:.0%} of the bytes", cut, cut["of_whole"])
     return grid
-
-
-def _short(log: str) -> str:
-    return log.partition(".")[0]
 
 
 def _percent(value: float | None) -> str:

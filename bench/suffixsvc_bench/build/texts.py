@@ -14,8 +14,6 @@ import numpy as np
 from suffixsvc.types import TokenArray
 from suffixsvc_bench.index.texts import stream
 
-__all__ = ["OUTPUT_TOKENS", "source_text", "synthetic_outputs", "write_ids", "write_texts"]
-
 #: tokens of a synthetic response
 OUTPUT_TOKENS: Final = 500
 _GROUP: Final = 2000  # responses per Parquet row group

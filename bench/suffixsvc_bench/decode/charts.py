@@ -5,13 +5,14 @@ against K.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.plots import COLOURS, Chart, Series
 
-__all__ = ["decode_charts", "k_charts"]
-
+_CAPTIONS: Final = tomllib.loads(Path(__file__).with_name("captions.toml").read_text(encoding="utf-8"))
 _FIXED: Final = re.compile(r"^K = (\d+)$")
 #: probability that a drafted token is accepted, given that its predecessor was
 _ACCEPTANCES: Final = (0.6, 0.8, 0.9, 0.95, 1.0)
@@ -30,8 +31,7 @@ def _possible(measured: Mapping[str, Any]) -> Chart:
     ]
     return Chart(
         "What a draft of K tokens can bring",
-        f"From the measured costs of {measured['target']}'s steps: expected tokens of a step that verifies K "
-        "drafted tokens, divided by its cost in plain steps. Below 1 it is slower than plain decoding.",
+        _CAPTIONS["possible"].format(target=measured["target"]),
         "K, drafted tokens",
         "times plain decoding",
         series,
@@ -58,8 +58,7 @@ def _calls(measured: Mapping[str, Any]) -> list[Chart]:
     return [
         Chart(
             "Every call, from the worst to the best",
-            "Tokens per second over plain decoding of the same call, all workloads together, the calls of "
-            "each variant sorted: its median call is at 0.5.",
+            _CAPTIONS["calls"],
             "share of the calls",
             "times plain decoding",
             series,
@@ -90,9 +89,7 @@ def k_charts(measured: Mapping[str, Any]) -> list[Chart]:
     return [
         Chart(
             "Speed against K",
-            "Tokens per second over plain decoding of the same calls, in pairs. A fixed K drafts K tokens "
-            "whenever the first layer has three; the dashed lines are the default, which weighs the expected "
-            "gain of a draft against the measured cost of its verification.",
+            _CAPTIONS["speed"],
             "K, drafted tokens",
             "times plain decoding",
             speed,

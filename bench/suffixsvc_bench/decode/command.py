@@ -12,13 +12,14 @@ from typing import Final
 import numpy as np
 
 from suffixsvc.errors import SuffixError
-from suffixsvc_bench.decode.figures import Pair, ratio_against, row_of
+from suffixsvc_bench.decode.checks import check_options
+from suffixsvc_bench.decode.figures import ratio_against, row_of
 from suffixsvc_bench.decode.options import DecodeOptions
 from suffixsvc_bench.decode.pricing.measured import Measured
-from suffixsvc_bench.decode.pricing.supplied_costs import SuppliedCosts, replay_at_costs
+from suffixsvc_bench.decode.pricing.supplied_costs import SuppliedCosts, read_supplied_costs, replay_at_costs
 from suffixsvc_bench.decode.run import WARMUP, run_workload
 from suffixsvc_bench.decode.variants.peers import open_peers
-from suffixsvc_bench.decode.variants.variants import DriverVariant, PlainVariant, WholeVariant
+from suffixsvc_bench.decode.variants.variants import PLAIN, DriverVariant, Setting, WholeVariant, settings_for
 from suffixsvc_bench.decode.workload.forecast import forecast_speedup
 from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job, Workload, load_workloads
 from suffixsvc_bench.decode.workload.prefill import SharedPrefill
@@ -29,14 +30,13 @@ from suffixsvc_bench.speculation.speculator import Speculator
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.profile.target_cost import key_of
 from suffixsvc_driver.sampling.settings import Sampling
+from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.settings.model_class import ModelClass, model_class
 from suffixsvc_driver.targets.llama.experts import expert_counts
 
-__all__ = ["run_decode"]
-
 #: called with (current task, completed fraction of the run, 0..1)
 Notify = Callable[[str, float], None]
-Keep = Callable[["Measured"], None]
+Keep = Callable[[Measured], None]
 #: layer sets compared at supplied costs
 _COMPARED_LAYERS: Final = ("all", "prompt-lookup+suffix", "draft-model")
 
@@ -56,30 +56,36 @@ def run_decode(
     Raises:
         SuffixError: an option is invalid or a resource is missing; raised before the first measurement.
     """
-    options.check()
-    draft = options.fixture.draft.name if options.fixture.draft else ""
-    measured = Measured(
-        provenance(), options.fixture.target.name, draft, options.fixture.threads, {}, options.as_dict()
-    )
+    check_options(options)
+    supplied_costs = [read_supplied_costs(name) for name in options.prices]
+    draft = options.draft.name if options.draft else ""
+    described = options.as_dict()
+    measured = Measured(provenance(), options.target.name, draft, described["threads"], {}, described)
     for experts in options.experts:
         with ExitStack() as stack:
-            _run_on(experts, options, measured, notify, keep, stack)
+            run = _open(experts, options, measured, notify, keep, stack)
+            for temperature in options.temperatures:
+                run.run_workloads(Sampling(temperature=temperature))
+            for costs in supplied_costs:
+                run.run_at_costs(costs)
     return measured
 
 
-def _run_on(
+def _open(
     experts: int | None,
     options: DecodeOptions,
     measured: Measured,
     notify: Notify,
     keep: Keep,
     stack: ExitStack,
-) -> None:
-    """Run everything on the target with this many experts; None: as many as its file says."""
+) -> _Run:
+    """Prepare the target with this many experts; None: as many as its file says."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    wanted = replace(options.fixture, experts=experts)
     fixture = ModelFixture(
-        wanted, folder, stack, lambda done, total: notify("measuring what steps cost", 0.0)
+        options.fixture(experts),
+        folder,
+        stack,
+        lambda done, total: notify("measuring what steps cost", 0.0),
     )
     measured.curve = measured.curve or fixture.curve.expected().to_json()
     writer = Speculator(fixture.target, fixture.curve)
@@ -89,17 +95,7 @@ def _run_on(
         return writer.plain(job.prompt_ids, job.max_tokens).result.token_ids
 
     answer = PreparedAnswers(options.prepared, key_of(fixture.target).model, write, experts)
-    workloads = load_workloads(
-        options.workloads,
-        fixture.model,
-        answer,
-        calls=options.calls,
-        context=options.fixture.context - options.max_tokens,
-        log=options.log,
-        files=options.files,
-        max_tokens=options.max_tokens,
-    )
-    run = _Run(fixture, workloads, options, measured, notify, keep)
+    workloads = load_workloads(options, fixture.model, answer)
     peers: list[WholeVariant] = []
     if options.llama_bin is not None and experts is None:
         peers = open_peers(
@@ -111,11 +107,7 @@ def _run_on(
             lambda what: notify(what, 0.0),
             programs=options.llama_programs,
         )
-    for temperature in options.temperatures:
-        sampling = Sampling(temperature=temperature)
-        run.run_workloads(sampling, peers if sampling.greedy else [])
-    for costs in options.supplied_costs:
-        run.run_at_costs(costs)
+    return _Run(fixture, workloads, peers, options, measured, notify, keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +116,26 @@ class _Run:
 
     fixture: ModelFixture
     workloads: Sequence[Workload]
+    peers: Sequence[WholeVariant]
     options: DecodeOptions
     measured: Measured
     notify: Notify
     keep: Keep
 
-    def run_workloads(self, sampling: Sampling, peers: Sequence[WholeVariant]) -> None:
-        """Run every workload with this sampling."""
+    def run_workloads(self, sampling: Sampling) -> None:
+        """Run every workload with this sampling; programs of llama.cpp only take part in greedy decoding."""
         fixture, options, measured = self.fixture, self.options, self.measured
-        settings = options.settings(sampling, self._model_class())
+        peers = self.peers if sampling.greedy else []
+        settings = settings_for(options, sampling, self._model_class())
         first = (
             sampling.temperature == options.temperatures[0] and fixture.options.experts == options.experts[0]
         )
         if first:
             measured.settings = {setting.name: setting for setting in settings}
         curve = fixture.curve.expected()
-        plain = PlainVariant(curve, sampling, observed_curve=fixture.curve)
-        variants = [
+        plain, *variants = (
             DriverVariant(
-                s,
+                setting,
                 curve,
                 fixture.target,
                 fixture.namespace,
@@ -150,14 +143,15 @@ class _Run:
                 fixture.content,
                 fixture.curve,
             )
-            for s in settings
-        ]
+            for setting in (Setting(PLAIN, DriverConfig(), (), sampling), *settings)
+        )
         targets = fixture.targets(len(variants) + 1)
         each = options.rounds * (len(variants) + len(peers) + 1)
         answers, done = sum(len(w.jobs) for w in self.workloads) * each, 0
         for workload in self.workloads:
             name = self._name(workload, sampling)
             seen: list[tuple[float, ...]] = []
+            failed: dict[str, str] = {}
 
             def on_answer(
                 variant: str, job: str, name: str = name, seen: list[tuple[float, ...]] = seen
@@ -167,14 +161,22 @@ class _Run:
                 seen.append(fixture.curve.expected().seconds)
                 done += job != WARMUP
 
-            prefill = SharedPrefill(targets)
-
-            def on_failure(variant: str, error: SuffixError, name: str = name) -> None:
-                measured.failed.setdefault(name, {})[variant] = str(error)
+            def on_failure(variant: str, error: SuffixError, failed: dict[str, str] = failed) -> None:
+                failed[variant] = str(error)
 
             pairs = run_workload(
-                workload, plain, variants, peers, targets, options.rounds, prefill, on_answer, on_failure
+                workload,
+                plain,
+                variants,
+                peers,
+                targets,
+                options.rounds,
+                SharedPrefill(targets),
+                on_answer,
+                on_failure,
             )
+            if failed:
+                measured.failed[name] = failed
             measured.pairs[name] = pairs
             if first:
                 measured.compared[name] = pairs
@@ -185,22 +187,24 @@ class _Run:
                 np.mean([*seen, fixture.curve.expected().seconds], axis=0).tolist()
             )
             measured.forecast_curves[name] = during.to_json()
-            measured.forecasts[name] = self._forecast(workload, pairs[ours], during)
+            measured.forecasts[name] = forecast_speedup(workload, pairs[ours], during)
             self.keep(measured)
 
     def run_at_costs(self, costs: SuppliedCosts) -> None:
         """Replay every workload's calls, as plain decoding answered them, at the supplied costs."""
         fixture, measured = self.fixture, self.measured
         layers = _COMPARED_LAYERS if fixture.draft_model else ("prompt-lookup+suffix",)
-        settings = replace(self.options, layers=layers).settings(Sampling(), self._model_class())
+        settings = settings_for(replace(self.options, layers=layers), Sampling(), self._model_class())
         measured.supplied_costs[costs.name] = costs.about
         rows = measured.cost_rows.setdefault(costs.name, [])
         for workload in self.workloads:
             name = self._name(workload, Sampling())
+            # as plain decoding answered them in the first round
             pairs = next(iter(measured.pairs[name].values()))
+            texts = {pair.job: pair.reference.token_ids for pair in reversed(pairs)}
             rows += replay_at_costs(
                 name,
-                _plain_answers(workload, pairs),
+                [AnsweredJob(job, texts[job.key]) for job in workload.jobs if texts.get(job.key)],
                 workload.warmup,
                 settings,
                 costs,
@@ -219,24 +223,3 @@ class _Run:
     def _model_class(self) -> ModelClass:
         model = self.fixture.model
         return model_class(model.parameters, expert_counts(model.header)[0])
-
-    def _forecast(self, workload: Workload, pairs: Sequence[Pair], curve: CostCurve) -> float:
-        """Forecast the speedup for the texts that the first variant wrote.
-
-        A near-tie between two tokens can resolve differently in batches of different width, so these texts
-        can differ from plain decoding's.
-
-        Args:
-            curve: mean cost curve while the texts were written, learned from the steps of all variants.
-        """
-        jobs, rounds = workload.jobs, []
-        for at in range(0, len(pairs), len(jobs)):
-            answered = zip(jobs, pairs[at : at + len(jobs)], strict=True)
-            rounds.append([AnsweredJob(job, pair.outcome.token_ids) for job, pair in answered])
-        return forecast_speedup(rounds, workload.warmup, curve)
-
-
-def _plain_answers(workload: Workload, pairs: Sequence[Pair]) -> list[AnsweredJob]:
-    """The calls as plain decoding answered them in the first round."""
-    texts = {pair.job: pair.reference.token_ids for pair in reversed(pairs)}
-    return [AnsweredJob(job, texts[job.key]) for job in workload.jobs if texts.get(job.key)]

@@ -9,30 +9,13 @@ over pairs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from suffixsvc_bench.decode.workload.outcome import Outcome
 from suffixsvc_bench.report.statistics import bootstrap_interval
-
-__all__ = ["Pair", "Ratio", "Row", "ratio_against", "ratio_of", "row_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One job answered by a variant, and by its reference (usually plain decoding)."""
-
-    job: str
-    agent: str
-    outcome: Outcome
-    reference: Outcome
-
-    @property
-    def ratio(self) -> float:
-        """Tokens per second over the reference's."""
-        return self.outcome.speed / self.reference.speed if self.reference.speed else 0.0
+from suffixsvc_bench.speculation.paired import Outcome, Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +35,13 @@ class Ratio:
     median: float
     pairs: int
 
-    def __str__(self) -> str:
-        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """Summary of one variant on one workload.
 
     Attributes:
+        acceptance: accepted / drafted; 0 without drafts.
         tokens_per_step: MAT; 0 where the number of steps is unknown.
         own_ms_p50, own_ms_p99: time of layer queries per step, milliseconds.
         deciding_ms: time per step outside target and layers, milliseconds, mean.
@@ -78,18 +59,10 @@ class Row:
     own_ms_p50: float
     own_ms_p99: float
     deciding_ms: float
-
-    @property
-    def acceptance(self) -> float:
-        """Accepted / drafted; 0 without drafts."""
-        return self.accepted / self.drafted if self.drafted else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able data."""
-        return asdict(self) | {"acceptance": self.acceptance}
+    acceptance: float
 
 
-def ratio_of(pairs: Sequence[Pair], seed: int = 1) -> Ratio:
+def ratio_of(pairs: Sequence[Pair]) -> Ratio:
     """Speedup of some pairs.
 
     Raises:
@@ -100,7 +73,7 @@ def ratio_of(pairs: Sequence[Pair], seed: int = 1) -> Ratio:
     columns = np.array(
         [(p.outcome.tokens, p.outcome.seconds, p.reference.tokens, p.reference.seconds) for p in pairs]
     )
-    low, high = bootstrap_interval(columns, lambda drawn: _ratio(drawn.sum(axis=1)), seed)
+    low, high = bootstrap_interval(columns, lambda drawn: _ratio(drawn.sum(axis=1)))
     median = float(np.median([pair.ratio for pair in pairs]))
     return Ratio(float(_ratio(columns.sum(axis=0))), low, high, median, len(pairs))
 
@@ -112,27 +85,22 @@ def ratio_against(ours: Sequence[Pair], theirs: Sequence[Pair]) -> Ratio:
 
 def row_of(workload: str, variant: str, pairs: Sequence[Pair]) -> Row:
     """Summarise one variant on one workload."""
-    outcomes = [pair.outcome for pair in pairs]
-    tokens, seconds = sum(o.tokens for o in outcomes), sum(o.seconds for o in outcomes)
-    layers: dict[str, int] = {}
-    for outcome in outcomes:
-        for name, accepted in outcome.by_layer.items():
-            layers[name] = layers.get(name, 0) + accepted
-    steps = sum(o.steps for o in outcomes)
-    own = np.array([ms for o in outcomes for ms in o.own_ms] or [0.0])
+    total = Outcome.sum([pair.outcome for pair in pairs])
+    own = np.array(total.own_ms or [0.0])
     return Row(
         workload,
         variant,
         ratio_of(pairs),
-        tokens,
-        tokens / seconds if seconds else 0.0,
-        tokens / steps if steps else 0.0,
-        sum(o.drafted for o in outcomes),
-        sum(o.accepted for o in outcomes),
-        layers,
+        total.tokens,
+        total.speed,
+        total.tokens / total.steps if total.steps else 0.0,
+        total.drafted,
+        total.accepted,
+        total.by_layer,
         float(np.percentile(own, 50)),
         float(np.percentile(own, 99)),
-        1e3 * sum(o.deciding_seconds for o in outcomes) / max(1, steps),
+        1e3 * total.deciding_seconds / max(1, total.steps),
+        total.accepted / total.drafted if total.drafted else 0.0,
     )
 
 

@@ -1,135 +1,155 @@
-"""Options of ``suffixsvc bench decode``, validated before the first measurement."""
+"""Options of ``suffixsvc bench decode``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.decode.pricing.supplied_costs import SuppliedCosts
-from suffixsvc_bench.decode.variants.llama_server import MODES
-from suffixsvc_bench.decode.variants.peers import check_peers
-from suffixsvc_bench.decode.variants.variants import Setting, settings_for
-from suffixsvc_bench.decode.workload.jobs import check_workloads
-from suffixsvc_bench.speculation.model_fixture import FixtureOptions
-from suffixsvc_driver.sampling.settings import Sampling
-from suffixsvc_driver.settings.driver_config import Controller, LayerKind, Policy
-from suffixsvc_driver.settings.model_class import ModelClass
-from suffixsvc_driver.targets.llama.experts import override_experts
-from suffixsvc_models.gguf_check import check_gguf
+from suffixsvc_bench.verb_options import option
 
-__all__ = ["DecodeOptions"]
+if TYPE_CHECKING:
+    from suffixsvc_bench.speculation.model_fixture import FixtureOptions
+
+#: fields that do not affect results
+_NOT_STORED: Final = ("again", "prepared", "best", "report", "as_json")
+
+
+def _model(name: str) -> Path | None:
+    """File of a GGUF or of a registry name; "" = none."""
+    import suffixsvc_models as models  # noqa: PLC0415 - --help does not need it
+
+    return models.resolve(name) if name else None
+
+
+def _numbers(option_name: str, kind: Callable[[str], Any], text: str) -> tuple[Any, ...]:
+    try:
+        return tuple(kind(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise InvalidInputError(
+            f"{option_name} must be a list of numbers", expected="e.g. 4,8,16", got=repr(text)
+        ) from None
+
+
+def _experts(text: str) -> tuple[int | None, ...]:
+    return _numbers("--experts", int, text) if text else (None,)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """What to compare. See ``suffixsvc bench decode --help``.
+    """The options of the verb.
 
     Attributes:
         experts: expert counts of a mixture-of-experts model, each measured as a separate target; None: as in
             the file.
     """
 
-    fixture: FixtureOptions
-    workloads: Sequence[str]
-    calls: int
-    rounds: int
-    policies: Sequence[str] = ("expected-gain",)
-    ks: Sequence[int] = ()
-    layers: Sequence[str] = ("all",)
-    temperatures: Sequence[float] = (0.0,)
-    max_tokens: int = 160
-    experts: Sequence[int | None] = (None,)
-    log: Path | None = None
-    files: Sequence[Path] = ()
-    prepared: Path | None = None
-    llama_bin: Path | None = None
-    llama_modes: Sequence[str] = tuple(MODES)
-    llama_programs: bool = False
-    supplied_costs: Sequence[SuppliedCosts] = ()
+    target: Path = option(
+        "qwen2.5-coder-1.5b", parse=_model, help="Target model: a GGUF, or a name of `suffixsvc models`."
+    )
+    draft: Path | None = option(
+        "", parse=_model, help="Draft model: a GGUF, or a name of `suffixsvc models`. Default: none."
+    )
+    workloads: tuple[str, ...] = option(
+        (),
+        "--workload",
+        help="Workload: sql, json, python, log, files, chat, edit or repeat. Repeatable. Default: all; "
+        "log and files only with --log and --file.",
+    )
+    log: Path | None = option(None, help="Recorded log for the workload log.")
+    files: tuple[Path, ...] = option((), "--file", help="Prompt for the workload files. Repeatable.")
+    calls: int = option(12, min=1, help="Maximum number of calls of each workload.")
+    rounds: int = option(2, min=1, help="Repetitions of each workload.")
+    policies: tuple[str, ...] = option(
+        ("expected-gain",),
+        "--policy",
+        help="Policy: expected-gain, adaptive-k, content-k, class-k, fixed-k, or plain (against itself, "
+        "which shows the resolution of the run). Repeatable. Default: expected-gain.",
+    )
+    ks: tuple[int, ...] = option(
+        "4,8,16,24,32,48",
+        "--k",
+        parse=partial(_numbers, "--k", int),
+        help="Comma-separated values of K for fixed-k.",
+    )
+    layers: tuple[str, ...] = option(
+        ("all",),
+        help="Layers for expected-gain: all, or kinds joined by + (prompt-lookup+suffix). Repeatable.",
+    )
+    temperatures: tuple[float, ...] = option(
+        "0",
+        "--temperature",
+        parse=partial(_numbers, "--temperature", float),
+        help="Comma-separated temperatures.",
+    )
+    threads: int | None = option(None, min=1, help="Threads. Default: one per physical core.")
+    context: int = option(2048, min=256, help="Context size in tokens.")
+    max_width: int = option(32, min=2, help="Maximum width of a step, in tokens.")
+    max_tokens: int = option(160, min=8, help="Maximum tokens of an answer of log and chat.")
+    experts: tuple[int | None, ...] = option(
+        "",
+        parse=_experts,
+        help="Comma-separated numbers of experts per token, for mixture-of-experts models.",
+    )
+    again: bool = option(False, "--again", help="Measure the cost curve even if one is stored.")
+    prepared: Path | None = option(None, help="File that stores the prepared answers for the next run.")
+    llama_bin: Path | None = option(
+        None, help="Folder with llama.cpp's own programs, to run in the same pairs."
+    )
+    llama_modes: tuple[str, ...] = option(
+        (), "--llama-mode", help="Mode of llama-server. Repeatable. Default: all."
+    )
+    llama_programs: bool = option(
+        False, "--llama-programs", help="Also run llama-lookup and llama-speculative."
+    )
+    prices: tuple[str, ...] = option(
+        (),
+        "--price-with",
+        metavar="FILE.json",
+        help="Speedup of the same drafts at other costs: a file, or gpu or 96-cores. These two are assumed, "
+        "not measured; 96-cores is fitted to a reported speedup. Repeatable.",
+    )
+    best: Path | None = option(
+        None,
+        metavar="FILE.toml",
+        help="Write the best setting to this file, for generate and serve: the first one, unless another was "
+        "faster by the 95 % interval over all calls of the first temperature.",
+    )
+    report: Path | None = option(
+        None, help="Write JSON with every pair to this file, updated after each workload."
+    )
+    as_json: bool = option(False, "--json", help="Print JSON.")
+
+    def fixture(self, experts: int | None = None) -> FixtureOptions:
+        """Options of the fixture with this number of experts; None: as in the model's file."""
+        from suffixsvc_bench.speculation.model_fixture import FixtureOptions  # noqa: PLC0415 - loads the driver
+        from suffixsvc_driver.targets.llama.machine import usable_cores  # noqa: PLC0415 - as above
+
+        threads = self.threads or usable_cores()
+        return FixtureOptions(
+            self.target, self.draft, threads, self.context, self.max_width, experts, self.again
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Options as JSON-able data, from which the command can be reproduced; files by their names."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_STORED}
+        plain: dict[str, Any] = {
+            name: value.name if isinstance(value, Path) else value for name, value in values.items()
+        }
         peers = self.llama_bin is not None
-        return {
-            "target": self.fixture.target.name,
-            "draft": self.fixture.draft.name if self.fixture.draft else None,
-            "threads": self.fixture.threads,
-            "context": self.fixture.context,
-            "max_width": self.fixture.max_width,
+        return plain | {
+            "threads": self.fixture().threads,
             "experts": [experts for experts in self.experts if experts is not None],
             "workloads": list(self.workloads),
-            "calls": self.calls,
-            "rounds": self.rounds,
+            "files": [file.name for file in self.files],
             "policies": list(self.policies),
-            "ks": list(self.ks) if Controller.FIXED in self.policies else [],
+            "ks": list(self.ks) if "fixed-k" in self.policies else [],
             "layers": list(self.layers),
             "temperatures": list(self.temperatures),
-            "max_tokens": self.max_tokens,
-            "log": self.log.name if self.log else None,
-            "files": [file.name for file in self.files],
-            "llama_bin": self.llama_bin.name if self.llama_bin else None,
             "llama_modes": list(self.llama_modes) if peers else [],
             "llama_programs": peers and self.llama_programs,
-            "prices": [costs.name for costs in self.supplied_costs],
+            "prices": [Path(name).stem for name in self.prices],
         }
-
-    def check(self) -> None:
-        """Validate the options and the presence of their files.
-
-        Raises:
-            InvalidInputError, InvalidConfigError: an option is invalid, or a file does not exist.
-        """
-        _require_values("--temperature", self.temperatures)
-        check_workloads(self.workloads, self.log, self.files)
-        _require_values("--experts", self.experts)
-        header = check_gguf(self.fixture.target)
-        for experts in self.experts:
-            if experts is not None:
-                override_experts(header, self.fixture.target.name, experts)
-        if Controller.FIXED in self.policies:
-            _require_values("--k", self.ks)
-        for temperature in self.temperatures:
-            self.settings(Sampling(temperature=temperature), ModelClass.DENSE_SMALL)
-        self._check_layers()
-        if self.supplied_costs and 0.0 not in self.temperatures:
-            raise InvalidInputError(
-                "--temperature must include 0 with --price-with",
-                got=", ".join(f"{t:g}" for t in self.temperatures),
-            )
-        if self.llama_bin is not None:
-            check_peers(
-                self.llama_bin,
-                self.llama_modes,
-                programs=self.llama_programs,
-                draft=self.fixture.draft is not None,
-            )
-
-    def settings(self, sampling: Sampling, model_class: ModelClass) -> list[Setting]:
-        """Driver settings that are compared at one temperature."""
-        return settings_for(
-            policies=self.policies,
-            ks=self.ks,
-            layers=self.layers,
-            sampling=sampling,
-            model_class=model_class,
-        )
-
-    def _check_layers(self) -> None:
-        if list(self.layers) != ["all"] and Policy.EXPECTED_GAIN not in self.policies:
-            raise InvalidInputError(
-                "--policy must include expected-gain with --layers",
-                got=", ".join(self.policies),
-            )
-        with_model = [names for names in self.layers if LayerKind.DRAFT_MODEL in names.split("+")]
-        if with_model and self.fixture.draft is None:
-            raise InvalidInputError(
-                "--draft must be given with the layer draft-model", got=f"--layers {with_model[0]}"
-            )
-
-
-def _require_values(option: str, values: Sequence[object]) -> None:
-    if not values:
-        raise InvalidInputError(f"{option} must have at least one value")

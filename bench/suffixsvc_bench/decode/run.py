@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from suffixsvc.errors import SuffixError
-from suffixsvc_bench.decode.figures import Pair
 from suffixsvc_bench.decode.variants.variants import StepwiseVariant, WholeVariant
 from suffixsvc_bench.decode.workload.interleaving import interleave
 from suffixsvc_bench.decode.workload.jobs import Job, Workload
-from suffixsvc_bench.decode.workload.outcome import Outcome
 from suffixsvc_bench.decode.workload.prefill import Prefill
+from suffixsvc_bench.speculation.paired import Outcome, Pair
 from suffixsvc_driver.targets import Target
-
-__all__ = ["WARMUP", "run_workload"]
 
 #: job key of the calls of ``on_answer`` before a variant's warm-up
 WARMUP: Final = "warm-up"
@@ -53,54 +51,46 @@ def run_workload(
             :data:`WARMUP` before a variant starts.
         on_failure: called with the name and the error of a variant that is excluded from then on.
     """
-    interleaved = [reference, *stepwise]
-    peers = _Peers(whole, on_answer, on_failure)
+    interleaved, peers = [reference, *stepwise], list(whole)
     pairs: dict[str, list[Pair]] = {variant.name: [] for variant in (*stepwise, *whole)}
-    for round_number in range(rounds):
+
+    def with_peers(what: str, call: Callable[[WholeVariant], T]) -> dict[str, T]:
+        """Call each peer; exclude those that fail."""
+        found = {}
+        for peer in list(peers):
+            on_answer(peer.name, what)
+            try:
+                found[peer.name] = call(peer)
+            except SuffixError as error:
+                peers.remove(peer)
+                del pairs[peer.name]
+                on_failure(peer.name, error)
+        return found
+
+    for number in range(rounds):
         for variant in interleaved:
             on_answer(variant.name, WARMUP)
-            variant.begin(workload.name, workload.warmup, round_number)
-        peers.begin(workload, round_number)
-        for number, job in enumerate(workload.jobs):
-            found: dict[str, Outcome] = {}
-            if (number + round_number) % 2:
-                found |= peers.answer(job)
+            variant.begin(workload.name, workload.warmup, number)
+        with_peers(WARMUP, partial(_begin, workload=workload, round_number=number))
+        for turn, job in enumerate(workload.jobs, number):
+            answer = partial(_answer, job=job)
+            found = with_peers(job.key, answer) if turn % 2 else {}
             prefill(job.prompt_ids)
-            found |= _interleaved(job, interleaved, targets, number + round_number, on_answer)
-            if (number + round_number) % 2 == 0:
-                found |= peers.answer(job)
-            base = found[reference.name]
+            found |= _interleaved(job, interleaved, targets, turn, on_answer)
+            found |= {} if turn % 2 else with_peers(job.key, answer)
+            base = found.pop(reference.name)
             for name, outcome in found.items():
-                if name != reference.name:
+                if name in pairs:
                     pairs[name].append(Pair(job.key, job.agent, outcome, base))
-    return {name: of for name, of in pairs.items() if name not in peers.failed}
+    return pairs
 
 
-class _Peers:
-    """Whole variants without those that failed."""
+def _begin(variant: WholeVariant, workload: Workload, round_number: int) -> None:
+    variant.begin(workload.name, workload.warmup, round_number)
 
-    def __init__(self, variants: Sequence[WholeVariant], on_answer: OnAnswer, on_failure: OnFailure) -> None:
-        self._variants = list(variants)
-        self._on_answer, self._on_failure = on_answer, on_failure
-        self.failed: set[str] = set()
 
-    def begin(self, workload: Workload, round_number: int) -> None:
-        self._each(WARMUP, lambda variant: variant.begin(workload.name, workload.warmup, round_number))
-
-    def answer(self, job: Job) -> dict[str, Outcome]:
-        return self._each(job.key, lambda variant: variant.answer(job))
-
-    def _each(self, what: str, call: Callable[[WholeVariant], T]) -> dict[str, T]:
-        found = {}
-        for variant in list(self._variants):
-            self._on_answer(variant.name, what)
-            try:
-                found[variant.name] = call(variant)
-            except SuffixError as error:
-                self._variants.remove(variant)
-                self.failed.add(variant.name)
-                self._on_failure(variant.name, error)
-        return found
+def _answer(variant: WholeVariant, job: Job) -> Outcome:
+    return variant.answer(job)
 
 
 def _interleaved(

@@ -2,52 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from suffixsvc_bench.decode.pricing.supplied_costs import supplied_costs_heading
 from suffixsvc_bench.report.tables import Grid
-
-__all__ = ["against_grid", "decode_grid", "failure_sentences", "forecast_grid", "priced_grid"]
 
 #: step widths whose costs are listed beside a forecast
 _WIDTHS: Final = (2, 4, 8, 16)
 
 
+def decode_parts(measured: Mapping[str, Any]) -> list[Grid | str]:
+    """All tables and sentences, from :meth:`Measured.as_dict`."""
+    parts: list[Grid | str] = [decode_grid(measured), *failure_sentences(measured), forecast_grid(measured)]
+    others = against_grid(measured)
+    if others is not None:
+        first = measured["rows"][0]["variant"]
+        parts += [f"{first} over the other variants, on the same answers:", others]
+    for name, rows in measured["priced"].items():
+        about = measured["prices"][name]
+        parts += [f"{supplied_costs_heading(name, about)} ({about}):", priced_grid(rows)]
+    return parts
+
+
 def decode_grid(measured: Mapping[str, Any]) -> Grid:
-    """A row for each workload and variant, from :meth:`Measured.as_dict`."""
-    grid = Grid(
-        (
-            "workload",
-            "variant",
-            "speedup (95 %)",
-            "median of calls",
-            "tokens/s",
-            "MAT",
-            "drafted",
-            "accepted",
-            "queries p50 / p99 ms",
-            "driver ms",
-            "calls",
-        )
-    )
-    for row in measured["rows"]:
-        ratio = row["speedup"]
-        grid.rows.append(
-            [
-                row["workload"],
-                row["variant"],
-                f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})",
-                f"{ratio['median']:.2f}",
-                f"{row['tokens_per_second']:.1f}",
-                f"{row['tokens_per_step']:.2f}" if row["tokens_per_step"] else "",
-                f"{row['drafted']:,}",
-                f"{row['accepted']:,} ({row['acceptance']:.0%})",
-                f"{row['own_ms_p50']:.2f} / {row['own_ms_p99']:.2f}" if row["own_ms_p99"] else "",
-                f"{row['deciding_ms']:.2f}" if row["deciding_ms"] else "",
-                str(ratio["pairs"]),
-            ]
-        )
-    return grid
+    """A row for each workload and variant."""
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "workload": lambda row: row["workload"],
+        "variant": lambda row: row["variant"],
+        "speedup (95 %)": lambda row: _interval(row["speedup"]),
+        "median of calls": lambda row: f"{row['speedup']['median']:.2f}",
+        "tokens/s": lambda row: f"{row['tokens_per_second']:.1f}",
+        "MAT": lambda row: f"{row['tokens_per_step']:.2f}" if row["tokens_per_step"] else "",
+        "drafted": lambda row: f"{row['drafted']:,}",
+        "accepted": lambda row: f"{row['accepted']:,} ({row['acceptance']:.0%})",
+        "queries p50 / p99 ms": lambda row: (
+            f"{row['own_ms_p50']:.2f} / {row['own_ms_p99']:.2f}" if row["own_ms_p99"] else ""
+        ),
+        "driver ms": lambda row: f"{row['deciding_ms']:.2f}" if row["deciding_ms"] else "",
+        "calls": lambda row: str(row["speedup"]["pairs"]),
+    }
+    return Grid(list(columns), [[cell(row) for cell in columns.values()] for row in measured["rows"]])
+
+
+def _interval(ratio: Mapping[str, float]) -> str:
+    return f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
 
 
 def forecast_grid(measured: Mapping[str, Any]) -> Grid:
@@ -87,32 +86,19 @@ def against_grid(measured: Mapping[str, Any]) -> Grid | None:
         return None
     grid = Grid(("workload", *(f"/ {name}" for name in others)))
     for workload, variants in measured["against"].items():
-        cells = []
-        for name in others:
-            ratio = variants.get(name)
-            cells.append(
-                "" if ratio is None else f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
-            )
+        cells = [_interval(variants[name]) if name in variants else "" for name in others]
         grid.rows.append([workload, *cells])
     return grid
 
 
-def priced_grid(rows: list[Mapping[str, Any]]) -> Grid:
+def priced_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
     """A row for each workload and setting at supplied costs, with the accepted tokens of each layer."""
     layers = list(dict.fromkeys(name for row in rows for name in row["by_layer"]))
     grid = Grid(
         ("workload", "variant", "speedup", "MAT", "drafted", "accepted", *(f"of {n}" for n in layers))
     )
     for row in rows:
-        grid.rows.append(
-            [
-                row["workload"],
-                row["setting"],
-                f"{row['speedup']:.2f}",
-                f"{row['tokens_per_step']:.2f}",
-                f"{row['drafted']:,}",
-                f"{row['accepted']:,}",
-                *(f"{row['by_layer'].get(name, 0):,}" for name in layers),
-            ]
-        )
+        counts = [row["drafted"], row["accepted"], *(row["by_layer"].get(name, 0) for name in layers)]
+        figures = [f"{row['speedup']:.2f}", f"{row['tokens_per_step']:.2f}"]
+        grid.rows.append([row["workload"], row["setting"], *figures, *(f"{count:,}" for count in counts)])
     return grid

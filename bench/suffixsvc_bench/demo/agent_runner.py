@@ -1,22 +1,26 @@
-"""Execution of one agent call on the real model: with drafts, or plain for comparison."""
+"""Execution of one agent call on the real model, with drafts or plain for comparison, and its record.
+
+A record is one line of JSON per call (see recorded_call.py); its session is the question.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from suffixsvc.types import BackendNamespace
-from suffixsvc_bench.demo.paired import Timing
 from suffixsvc_bench.demo.pipeline import Call
-from suffixsvc_bench.speculation.recorded_call import text_of
+from suffixsvc_bench.speculation.paired import Outcome
+from suffixsvc_bench.speculation.recorded_call import RecordedCall, text_of
 from suffixsvc_bench.speculation.speculator import Speculator, TimedResult
-from suffixsvc_driver.cost.live_curve import LiveCurve
-from suffixsvc_driver.decode.loop import Result, StepRecord
-from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.decode.loop import Result
 from suffixsvc_driver.settings.driver_config import DriverConfig
-from suffixsvc_driver.targets.single import LlamaTarget
+from suffixsvc_driver.targets.llama.model import LlamaModel
 
-__all__ = ["AgentRunner", "Answer"]
+DATASET: Final = "suffixsvc-demo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,61 +30,84 @@ class Answer:
     Attributes:
         prompt, text: prompt and answer as text.
         result: the generation.
-        extra_seconds: see :class:`TimedResult`.
+        seconds: decoding time with all costs of drafting.
     """
 
     call: Call
     prompt: str
     text: str
     result: Result
-    extra_seconds: float = 0.0
+    seconds: float
 
     @property
-    def timing(self) -> Timing:
-        """Tokens and decoding time, with the costs of drafting."""
-        return Timing(len(self.result.token_ids), self.result.decode_seconds + self.extra_seconds)
+    def outcome(self) -> Outcome:
+        """Tokens and decoding time."""
+        return Outcome(len(self.result.token_ids), self.seconds)
 
 
+@dataclass(frozen=True, slots=True)
 class AgentRunner:
-    """The target model and the namespace that it drafts from.
+    """The target model with the namespace that it drafts from."""
 
-    Args:
-        target: the model.
-        curve: cost of its steps by width; every step corrects it.
-        namespace: of the service; None answers without the suffix layer.
-        draft_model: makes a draft model layer; None without a draft worker.
-        on_step: called after every step of the model.
-    """
+    model: LlamaModel
+    speculator: Speculator
 
-    def __init__(
-        self,
-        target: LlamaTarget,
-        curve: LiveCurve,
-        namespace: BackendNamespace | None = None,
-        draft_model: Callable[[], Layer] | None = None,
-        on_step: Callable[[StepRecord], None] | None = None,
-    ) -> None:
-        self.target, self.curve = target, curve
-        self.speculator = Speculator(target, curve, namespace, draft_model, on_step=on_step)
-
-    def drafted(self, call: Call, config: DriverConfig, *, commit: bool = True) -> Answer:
+    def drafted(self, call: Call, config: DriverConfig | None = None, *, commit: bool = True) -> Answer:
         """Answer a call with every layer on. See :meth:`Speculator.drafted`."""
-        prompt, prompt_ids = self._prompt(call)
         labels = {"agent": call.agent.name, "session": call.question.key}
-        timed_result = self.speculator.drafted(
-            prompt_ids, call.agent.max_tokens, config, labels, commit=commit
+        return self._answer(
+            call,
+            lambda ids: self.speculator.drafted(
+                ids, call.agent.max_tokens, config or DriverConfig(), labels, commit=commit
+            ),
         )
-        return self._answer(call, prompt, timed_result)
 
     def plain(self, call: Call) -> Answer:
         """Answer a call without layers, one token per step."""
-        prompt, prompt_ids = self._prompt(call)
-        return self._answer(call, prompt, self.speculator.plain(prompt_ids, call.agent.max_tokens))
+        return self._answer(call, lambda ids: self.speculator.plain(ids, call.agent.max_tokens))
 
-    def _prompt(self, call: Call) -> tuple[str, list[int]]:
-        text = self.target.model.chat(call.messages)
-        return text, self.target.model.tokenize(text)
+    def _answer(self, call: Call, write: Callable[[list[int]], TimedResult]) -> Answer:
+        prompt = self.model.chat(call.messages)
+        timed = write(self.model.tokenize(prompt))
+        return Answer(call, prompt, text_of(self.model, timed.result.token_ids), timed.result, timed.seconds)
 
-    def _answer(self, call: Call, prompt: str, timed_result: TimedResult) -> Answer:
-        text = text_of(self.target.model, timed_result.result.token_ids, self.target.eog_ids)
-        return Answer(call, prompt, text, timed_result.result, timed_result.extra_seconds)
+
+#: writes an answer and the number of its pass
+Record = Callable[[Answer, int], object]
+
+
+@contextmanager
+def recorder(path: Path | None, *, model: str, tokenizer: str) -> Iterator[Record]:
+    """Record calls in a file that is created, complete, when the block ends without an error.
+
+    Args:
+        path: compressed if it ends in .gz; None records nothing.
+        model, tokenizer: name of the model, and fingerprint of its vocabulary.
+    """
+    if path is None:
+        yield lambda answer, pass_number: None
+        return
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        with gzip.open(draft, "wb") if path.suffix == ".gz" else draft.open("wb") as stream:
+
+            def record(answer: Answer, pass_number: int) -> None:
+                call, result = answer.call, answer.result
+                recorded = RecordedCall(
+                    session=call.question.key,
+                    agent=call.agent.name,
+                    turn=call.turn,
+                    prompt=answer.prompt,
+                    response=answer.text,
+                    prompt_ids=result.prompt_ids,
+                    token_ids=result.token_ids,
+                    finish=str(result.finish),
+                )
+                meta = {"pass": pass_number, "question": call.question.text}
+                line = recorded.line(dataset=DATASET, model=model, tokenizer=tokenizer, meta=meta)
+                stream.write(line.encode())
+
+            yield record
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

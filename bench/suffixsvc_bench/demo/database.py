@@ -5,49 +5,22 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
+import tomllib
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
-__all__ = ["SCHEMA", "QueryResult", "create", "execute"]
-
+_SHOP: Final = tomllib.loads(Path(__file__).with_name("shop.toml").read_text(encoding="utf-8"))
 #: part of the agents' prompts; `create` executes it
-SCHEMA: Final = """\
-CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT, country TEXT, joined_on TEXT);
-CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT, category TEXT, price REAL);
-CREATE TABLE orders (id INTEGER PRIMARY KEY, customer_id INTEGER, ordered_on TEXT, status TEXT);
-CREATE TABLE order_items (order_id INTEGER, product_id INTEGER, quantity INTEGER);"""
-
+SCHEMA: Final[str] = _SHOP["schema"]
 SEED: Final = 20240229
 MAX_ROWS: Final = 5
 #: limit of a value in characters or bytes, so that a row always fits into a prompt
 MAX_CELL: Final = 200
 #: timeout of a query; on a shop this small only a runaway join takes longer
 MAX_SECONDS: Final = 5.0
-
-_FIRST: Final = (
-    *("Ana", "Ben", "Carla", "David", "Elif", "Farid", "Greta", "Hugo"),
-    *("Ines", "Jonas", "Kira", "Liam", "Mina", "Noah", "Olga", "Pavel"),
-)
-_LAST: Final = (
-    *("Almeida", "Berg", "Costa", "Dubois", "Eriksen", "Fischer"),
-    *("Gruber", "Horvat", "Ivanov", "Jansen", "Keller", "Lopez"),
-)
-_CITIES: Final = {
-    "Germany": ["Berlin", "Hamburg"],
-    "France": ["Paris", "Lyon"],
-    "Spain": ["Madrid", "Seville"],
-    "Portugal": ["Lisbon", "Porto"],
-}
-_CATALOGUE: Final = {
-    "Kitchen": ["Kettle", "Pan", "Knife", "Teapot", "Grinder"],
-    "Garden": ["Spade", "Hose", "Planter", "Rake", "Lantern"],
-    "Office": ["Desk Lamp", "Notebook", "Stapler", "Chair", "Monitor Stand"],
-    "Sport": ["Yoga Mat", "Dumbbell", "Water Bottle", "Skipping Rope", "Backpack"],
-}
-_STATUSES: Final = ["delivered"] * 7 + ["shipped"] * 2 + ["cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +52,7 @@ def create(path: Path) -> None:
             customer = min(rng.randrange(1, 61), rng.randrange(1, 61))
             db.execute(
                 "INSERT INTO orders VALUES (?, ?, ?, ?)",
-                (order_id, customer, placed.isoformat(), rng.choice(_STATUSES)),
+                (order_id, customer, placed.isoformat(), rng.choice(_SHOP["statuses"])),
             )
             # the last two products are never ordered: questions about such products have an answer
             for product_id in rng.sample(range(1, len(products) - 1), rng.choice([1, 1, 2, 3])):
@@ -89,17 +62,19 @@ def create(path: Path) -> None:
 
 
 def _customers(rng: random.Random) -> list[tuple[object, ...]]:
-    names = rng.sample([f"{first} {last}" for first in _FIRST for last in _LAST], 60)
+    names = rng.sample(
+        [f"{first} {last}" for first in _SHOP["first_names"] for last in _SHOP["last_names"]], 60
+    )
     rows: list[tuple[object, ...]] = []
     for number, name in enumerate(names, 1):
-        country = rng.choice(list(_CITIES))
+        country = rng.choice(list(_SHOP["cities"]))
         joined = date(2021, 1, 1) + timedelta(days=rng.randrange(1095))
-        rows.append((number, name, rng.choice(_CITIES[country]), country, joined.isoformat()))
+        rows.append((number, name, rng.choice(_SHOP["cities"][country]), country, joined.isoformat()))
     return rows
 
 
 def _products(rng: random.Random) -> list[tuple[object, ...]]:
-    goods = [(name, category) for category, names in _CATALOGUE.items() for name in names]
+    goods = [(name, category) for category, names in _SHOP["products"].items() for name in names]
     return [
         (number, name, category, round(rng.uniform(4, 160), 2))
         for number, (name, category) in enumerate(goods, 1)

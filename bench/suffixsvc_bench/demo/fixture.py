@@ -1,4 +1,4 @@
-"""Fixture of the demo: a model fixture that prints what it starts, and operations of the demo's stages."""
+"""Fixture of the demo: a model fixture that prints what it starts, and its recovery after a crash."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from rich.console import Console
 
 from suffixsvc.errors import ServiceError
+from suffixsvc.types import BackendNamespace, DraftSource
 from suffixsvc_bench.demo import show
 from suffixsvc_bench.demo.agent_runner import AgentRunner
-from suffixsvc_bench.demo.recall import wait_for_recall
 from suffixsvc_bench.demo.setup import ModelSelection
+from suffixsvc_bench.replay.run import accepted_path
 from suffixsvc_bench.speculation.model_fixture import FixtureOptions, ModelFixture
+from suffixsvc_bench.speculation.speculator import Speculator
 from suffixsvc_client import ServiceStats
-
-__all__ = ["DemoFixture"]
 
 #: one slot per agent, two for the exactness checks and the repair turns
 SLOTS: Final = 6
@@ -26,6 +27,9 @@ MAX_WIDTH: Final = 32
 #: measurements of each width of the cost curve; the driver's default takes longer
 ROUNDS: Final = 3
 RESTART_TIMEOUT_SECONDS: Final = 30.0
+#: pause between attempts while the client's circuit breaker is open
+_AGAIN_AFTER_SECONDS: Final = 0.1
+_RECALL_DRAFT_TOKENS: Final = 32
 
 
 class DemoFixture(ModelFixture):
@@ -55,11 +59,14 @@ class DemoFixture(ModelFixture):
 
             super().__init__(options, folder, stack, on_progress)
         self._namespace = self.namespace(f"demo/{selection.name}")
-        self.runner = AgentRunner(self.target, self.curve, self._namespace, self.draft_model)
+        speculator = Speculator(self.target, self.curve, self._namespace, self.draft_model)
+        self.runner = AgentRunner(self.model, speculator)
         self._describe(console)
 
-    def stats_after_restart(self) -> ServiceStats:
-        """Statistics of the service; retried until the client is connected again.
+    def recover(self, prompt: Sequence[int], answer: Sequence[int]) -> tuple[ServiceStats, int]:
+        """Statistics of the service after a restart, and the tokens of an earlier answer that it drafts.
+
+        Both are retried until the client is connected again and the service drafts any of the tokens.
 
         Raises:
             ServiceError: the service did not answer within 30 seconds.
@@ -67,15 +74,18 @@ class DemoFixture(ModelFixture):
         deadline = time.monotonic() + RESTART_TIMEOUT_SECONDS
         while True:
             try:
-                return self.client.stats()
+                stats = self.client.stats()
+                break
             except ServiceError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.1)
-
-    def recalled_after_restart(self, prompt: Sequence[int], answer: Sequence[int]) -> int:
-        """Number of tokens of an earlier answer that the service drafts correctly after a restart."""
-        return wait_for_recall(RESTART_TIMEOUT_SECONDS, self._namespace, prompt, answer)
+                time.sleep(_AGAIN_AFTER_SECONDS)
+        deadline = time.monotonic() + RESTART_TIMEOUT_SECONDS
+        while not (right := count_recalled_tokens(self._namespace, prompt, answer)):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_AGAIN_AFTER_SECONDS)
+        return stats, right
 
     def _describe(self, console: Console) -> None:
         curve = self.curve.expected()
@@ -91,3 +101,23 @@ class DemoFixture(ModelFixture):
                 f"same vocabulary, {self.draft_seconds * 1e3:.0f} ms per token",
                 markup=False,
             )
+
+
+def count_recalled_tokens(namespace: BackendNamespace, prompt: Sequence[int], answer: Sequence[int]) -> int:
+    """Count the tokens of an answer that the service drafts correctly from other outputs, without a model.
+
+    The session is discarded afterwards; what the service learned about its draft probabilities remains.
+    """
+    truth = np.asarray(answer, np.int32)
+    session = namespace.open_session(prompt)
+    at, right, new = 0, 0, truth[:0]
+    try:
+        while at < len(truth):
+            draft = session.step(new, _RECALL_DRAFT_TOKENS)
+            path = accepted_path(draft, truth[at:])
+            right += sum(int(draft.sources[i]) == DraftSource.NAMESPACE for i in path)
+            new = truth[at : at + len(path) + 1]
+            at += len(new)
+    finally:
+        session.close(commit=False)
+    return right

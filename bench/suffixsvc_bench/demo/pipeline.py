@@ -15,8 +15,6 @@ from suffixsvc_bench.demo.agents import Agent, Messages
 from suffixsvc_bench.demo.database import QueryResult, execute
 from suffixsvc_bench.demo.questions import Question
 
-__all__ = ["Call", "Outcome", "answer_question"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -4,47 +4,26 @@ from __future__ import annotations
 
 import codecs
 import html
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from suffixsvc.types import DraftSource
 from suffixsvc_bench.demo.agent_runner import Answer
-
-__all__ = ["KINDS", "Kind", "Section", "kind_of", "render", "token_texts"]
+from suffixsvc_bench.report.html_page import facts_table, write_page
+from suffixsvc_driver.speculation.accounting import EVIDENCE
 
 #: frame of the page: explanations, colours for light and dark
 TEMPLATE: Final = Path(__file__).with_name("page.html")
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """An origin of tokens, as the report names and explains it."""
-
-    key: str
-    name: str
-    explained: str
-
-
+#: origins of tokens, by kind of evidence: name and explanation
 KINDS: Final = {
-    "target": Kind(
-        "target", "target", "chosen by the large model without a draft, one step for each such token"
-    ),
-    "prompt": Kind(
-        "prompt", "prompt lookup", "copied from the call's own prompt or output, at almost no cost"
-    ),
-    "suffix": Kind("suffix", "suffix", "drafted by the service from the output of another call"),
-    "model": Kind("model", "draft model", "drafted by a small model, which takes time to compute"),
-}
-
-_KIND_OF_SOURCE: Final = {
-    DraftSource.NONE: "target",
-    DraftSource.SESSION: "prompt",
-    DraftSource.PROMPT_LOOKUP: "prompt",
-    DraftSource.NAMESPACE: "suffix",
-    DraftSource.CORPUS: "suffix",
-    DraftSource.DRAFT_MODEL: "model",
+    "target": ("target", "chosen by the large model without a draft, one step for each such token"),
+    "prompt": ("prompt lookup", "copied from the call's own prompt or output, at almost no cost"),
+    "suffix": ("suffix", "drafted by the service from the output of another call"),
+    "draft-model": ("draft model", "drafted by a small model, which takes time to compute"),
 }
 
 
@@ -55,11 +34,6 @@ class Section:
     title: str
     explained: str
     answers: Sequence[Answer]
-
-
-def kind_of(source: int) -> str:
-    """Key into :data:`KINDS` of a token's DraftSource."""
-    return _KIND_OF_SOURCE[DraftSource(source)]
 
 
 def token_texts(token_ids: Iterable[int], token_bytes: Callable[[int], bytes]) -> list[str]:
@@ -88,7 +62,7 @@ def render(
         sections: stages of the demo, in order.
         token_bytes: bytes that a token spells.
     """
-    body = [_legend(sections), _facts(facts)]
+    body = [_legend(sections), facts_table(facts)]
     for section in sections:
         body.append(f"<h2>{html.escape(section.title)}</h2><p>{html.escape(section.explained)}</p>")
         body.append(_bar(section.answers))
@@ -99,36 +73,28 @@ def render(
             body.append(f"<details open><summary>{html.escape(question)}</summary>")
             body.extend(_answer(answer, token_bytes) for answer in answers)
             body.append("</details>")
-    page = TEMPLATE.read_text(encoding="utf-8").replace("@TITLE@", html.escape(title))
-    page = page.replace("@BODY@", "\n".join(body))
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(page, encoding="utf-8")
-    draft.replace(path)
+    write_page(path, title, "\n".join(body), TEMPLATE)
 
 
 def _count(answers: Iterable[Answer]) -> dict[str, int]:
-    counts = dict.fromkeys(KINDS, 0)
-    for answer in answers:
-        for source in answer.result.sources:
-            counts[kind_of(source)] += 1
-    return counts
+    counts = Counter(EVIDENCE[source] for answer in answers for source in answer.result.sources)
+    return {kind: counts[kind] for kind in KINDS}
+
+
+def _class(kind: str) -> str:
+    """Class of a kind in the style sheet."""
+    return kind.removeprefix("draft-")
 
 
 def _legend(sections: Sequence[Section]) -> str:
     counts = _count(answer for section in sections for answer in section.answers)
     total = sum(counts.values()) or 1
     rows = "".join(
-        f'<tr><td><span class="{kind.key}">&nbsp;{kind.name}&nbsp;</span></td>'
-        f"<td class=n>{counts[kind.key]}</td><td class=n>{counts[kind.key] / total:.1%}</td>"
-        f"<td>{kind.explained}</td></tr>"
-        for kind in KINDS.values()
+        f'<tr><td><span class="{_class(kind)}">&nbsp;{name}&nbsp;</span></td>'
+        f"<td class=n>{counts[kind]}</td><td class=n>{counts[kind] / total:.1%}</td><td>{explained}</td></tr>"
+        for kind, (name, explained) in KINDS.items()
     )
     return f"<table><tr><th>colour</th><th>tokens</th><th>share</th><th>meaning</th></tr>{rows}</table>"
-
-
-def _facts(facts: Sequence[tuple[str, str]]) -> str:
-    rows = "".join(f"<tr><td>{html.escape(n)}</td><td>{html.escape(v)}</td></tr>" for n, v in facts)
-    return f"<table>{rows}</table>"
 
 
 def _bar(answers: Sequence[Answer]) -> str:
@@ -137,19 +103,20 @@ def _bar(answers: Sequence[Answer]) -> str:
     if not total:
         return "<p>No tokens.</p>"
     parts = "".join(
-        f'<span class="{key}" style="width:{100 * count / total:.2f}%" title="{count} tokens"></span>'
+        f'<span class="{_class(key)}" style="width:{100 * count / total:.2f}%" title="{count} tokens"></span>'
         for key, count in counts.items()
         if count
     )
-    words = ", ".join(f"{KINDS[key].name} {count / total:.0%}" for key, count in counts.items() if count)
+    words = ", ".join(f"{KINDS[key][0]} {count / total:.0%}" for key, count in counts.items() if count)
     return f'<div class="bar">{parts}</div><p class=small>{total} tokens: {words}</p>'
 
 
 def _answer(answer: Answer, token_bytes: Callable[[int], bytes]) -> str:
     result = answer.result
+    texts = token_texts(result.token_ids, token_bytes)
     spans = "".join(
-        f'<span class="{kind_of(source)}" title="{KINDS[kind_of(source)].name}">{html.escape(text)}</span>'
-        for text, source in zip(token_texts(result.token_ids, token_bytes), result.sources, strict=True)
+        f'<span class="{_class(kind)}" title="{KINDS[kind][0]}">{html.escape(text)}</span>'
+        for text, kind in zip(texts, (EVIDENCE[source] for source in result.sources), strict=True)
         if text
     )
     stats = result.stats

@@ -1,4 +1,4 @@
-"""Preparation of the demo: its options, choice of models, and check that its output files can be written."""
+"""Preparation of the demo: choice of models."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Final
 import suffixsvc_models as models
 from suffixsvc.errors import InvalidConfigError, SuffixError
 
-__all__ = ["DemoOptions", "ModelSelection", "check_output_file", "choose_models", "model_file"]
-
 TARGET: Final = "qwen2.5-coder-1.5b"
 DRAFT: Final = "qwen2.5-coder-0.5b"
 SMALL: Final = "smollm2-135m"
@@ -22,44 +20,12 @@ Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """Options of the command line.
-
-    Attributes:
-        small: the small model, no draft model.
-        quick: fewer questions and comparisons.
-        record: file for a line of JSON per call; None: none.
-        report: file of the HTML report.
-        target, draft: models instead of the default ones.
-        threads: of the target; None = one per physical core.
-        context: tokens of an agent's prompt and answer together.
-        questions: questions in each of the two passes; None = 6, or 2 if quick.
-    """
-
-    small: bool = False
-    quick: bool = False
-    record: Path | None = None
-    report: Path = Path("report.html")
-    target: str | None = None
-    draft: str | None = None
-    threads: int | None = None
-    questions: int | None = None
-    context: int = 2048
-
-    @property
-    def questions_per_pass(self) -> int:
-        """Number of questions in each pass."""
-        return self.questions or (2 if self.quick else 6)
-
-
-@dataclass(frozen=True, slots=True)
 class ModelSelection:
-    """Models of a run. ``small``: the small model without a draft model."""
+    """Models of a run; None: no draft model."""
 
     name: str
     target: Path
     draft: Path | None
-    small: bool
 
 
 def choose_models(
@@ -88,18 +54,14 @@ def choose_models(
         # the draft first: an invalid name fails before the large download
         draft_file = None if draft is None else model_file(draft, download)
         file = model_file(TARGET if target is None else target, download)
-        return ModelSelection(
-            TARGET if target is None else file.stem, file, draft_file, small=draft_file is None
-        )
+        return ModelSelection(TARGET if target is None else file.stem, file, draft_file)
     if not small:
         try:
-            return ModelSelection(
-                TARGET, model_file(TARGET, download), model_file(DRAFT, download), small=False
-            )
+            return ModelSelection(TARGET, model_file(TARGET, download), model_file(DRAFT, download))
         except SuffixError as error:
             notify(f"The large models are unavailable: {error}")
             notify(f"Using {SMALL} without a draft model instead (as SMALL=1 does).")
-    return ModelSelection(SMALL, model_file(SMALL, download), None, small=True)
+    return ModelSelection(SMALL, model_file(SMALL, download), None)
 
 
 def model_file(what: str, download: Download) -> Path:
@@ -114,23 +76,3 @@ def model_file(what: str, download: Download) -> Path:
         return models.path(what)
     except SuffixError:
         return download(what)
-
-
-def check_output_file(path: Path, option: str) -> None:
-    """Check before the run that ``path`` can be written; the file itself is not changed.
-
-    Raises:
-        InvalidConfigError: it is a folder, its folder is missing, or it is not writable.
-    """
-    remedy = f"Name a file in a folder that exists and can be written: {option} FILE."
-    if path.is_dir():
-        raise InvalidConfigError(f"{option} must be a file", got=repr(str(path)), remedy=remedy)
-    # the name of the file until it is complete
-    draft = path.with_name(f".{path.name}.new")
-    try:
-        draft.open("ab").close()
-        draft.unlink()
-    except OSError as error:
-        raise InvalidConfigError(
-            f"{option} must be writable ({error.strerror})", got=repr(str(path)), remedy=remedy
-        ) from error

@@ -12,11 +12,10 @@ from rich.table import Table
 
 from suffixsvc_bench.demo.agent_runner import Answer
 from suffixsvc_bench.demo.agents import AGENTS
-from suffixsvc_bench.demo.paired import Pairing, median_ratio, speed
 from suffixsvc_bench.demo.pipeline import Outcome
+from suffixsvc_bench.speculation.paired import Outcome as Timing
+from suffixsvc_bench.speculation.paired import Pair, median_ratio
 from suffixsvc_driver.speculation.accounting import Stats
-
-__all__ = ["agent_table", "heading", "layer_table", "print_outcome", "progress", "suffix_share", "total"]
 
 
 def total(answers: Sequence[Answer]) -> Stats:
@@ -71,7 +70,7 @@ def print_outcome(console: Console, outcome: Outcome, answers: Sequence[Answer])
     )
 
 
-def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table:
+def agent_table(pairs: Sequence[Pair], answers: Sequence[Answer]) -> Table:
     """Per agent: calls, tokens, and speed with drafts and without."""
     table = Table(title="Per agent, second pass", title_justify="left", box=box.SIMPLE_HEAD)
     figures = ("calls", "tokens", "MAT", "accepted", "acceptance", "tok/s", "plain", "median speed-up")
@@ -79,8 +78,10 @@ def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table
         table.add_column(name, justify="left" if name == "agent" else "right")
     for agent in (*(agent.name for agent in AGENTS), "all"):
         own = [a for a in answers if agent in ("all", a.call.agent.name)]
-        pairs = [p for p in pairings if agent in ("all", p.agent)]
-        stats, ratio = total(own), median_ratio(pairs)
+        its_pairs = [pair for pair in pairs if agent in ("all", pair.agent)]
+        stats, ratio = total(own), median_ratio(its_pairs)
+        drafted = Timing.sum([pair.outcome for pair in its_pairs]).speed
+        plain = Timing.sum([pair.reference for pair in its_pairs]).speed
         table.add_row(
             agent,
             str(len(own)),
@@ -88,8 +89,7 @@ def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table
             f"{stats.mat:.2f}",
             f"{stats.accepted}/{stats.drafted}",
             f"{stats.acceptance_rate:.0%}",
-            f"{speed([p.drafted for p in pairs]):.1f}" if pairs else "-",
-            f"{speed([t for p in pairs for t in p.plain]):.1f}" if pairs else "-",
+            *(f"{speed:.1f}" if its_pairs else "-" for speed in (drafted, plain)),
             f"{ratio.median:.2f}x" if ratio else "-",
             style="bold" if agent == "all" else None,
         )

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from suffixsvc.plots import Chart, Series
 
-__all__ = ["index_charts"]
-
 _MEMORY: Final = """Bytes per token of the index in memory, while outputs are added. A token alone takes 4;
 Arctic's tree, at the largest size at which it is measured: {peer}."""
 _INGEST: Final = """Microseconds to add a token, outputs of {output_tokens} tokens one after the other,
@@ -26,56 +24,37 @@ def index_charts(results: Mapping[str, Any]) -> list[Chart]:
     """Plots of the results of :func:`run_index_bench`; charts without points are omitted."""
     texts: Mapping[str, Any] = results["texts"]
     options: Mapping[str, Any] = results["options"]
-    charts = [
-        Chart(
+    by_size = (
+        (
             "Memory of the hot index",
             _words(_MEMORY, peer=_peer_bytes(texts)),
-            "tokens in the index",
             "bytes per token",
             _series(texts, lambda t: [(p["tokens"], p["bytes"] / p["tokens"]) for p in t["growth"]]),
-            log_x=True,
         ),
-        Chart(
+        (
             "Adding a token",
             _words(_INGEST, **options),
-            "tokens in the index",
             "microseconds",
             _series(texts, lambda t: _between(t["growth"])),
-            log_x=True,
         ),
-        Chart(
+        (
             "A draft, by the size of the index",
             _words(_STEP, **options),
-            "tokens in the index",
             "microseconds, median",
             _steps(texts),
-            log_x=True,
         ),
-        Chart(
-            "Removing everything again",
-            _words(_REMOVAL),
-            "tokens left",
-            "bytes left",
-            _series(
-                texts,
-                lambda t: [(p["tokens"], p["bytes"] / t["removal"][0]["bytes"]) for p in t["removal"]],
-            ),
-            percent_y=True,
-        ),
-    ]
-    restart = results.get("restart")
-    if restart is not None:
+    )
+    x = "tokens in the index"
+    charts = [Chart(title, about, x, y, series, log_x=True) for title, about, y, series in by_size]
+    left = _series(
+        texts, lambda t: [(p["tokens"], p["bytes"] / t["removal"][0]["bytes"]) for p in t["removal"]]
+    )
+    removal = ("Removing everything again", _words(_REMOVAL), "tokens left", "bytes left")
+    charts.append(Chart(*removal, left, percent_y=True))
+    if restart := results.get("restart"):
         points = [(float(at["tokens"]), float(at["first_draft_s"])) for at in restart["sizes"]]
-        charts.append(
-            Chart(
-                "Restart",
-                _words(_RESTART),
-                "tokens in the folder",
-                "seconds to the first draft",
-                [Series(restart["kind"], points, 0)],
-                log_x=True,
-            )
-        )
+        head = ("Restart", _words(_RESTART), "tokens in the folder", "seconds to the first draft")
+        charts.append(Chart(*head, [Series(restart["kind"], points, 0)], log_x=True))
     return [chart for chart in charts if any(series.points for series in chart.series)]
 
 

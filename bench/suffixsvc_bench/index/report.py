@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc_bench.index.charts import index_charts
-from suffixsvc_bench.index.tables import holds_grid, index_grids, removal_line, restart_grid
+from suffixsvc_bench.index.tables import index_parts
 from suffixsvc_bench.report.html_page import figure, write_page
 from suffixsvc_bench.report.provenance import Provenance
-from suffixsvc_bench.report.tables import html_grid
-
-__all__ = ["write_index_report"]
+from suffixsvc_bench.report.tables import Grid, html_grid
 
 _INTRODUCTION: Final = """<h1>The index as it grows</h1>
 <p>suffixsvc stores the tokens (words, or pieces of words) that language models wrote in an
@@ -37,11 +35,8 @@ def write_index_report(path: Path, results: Mapping[str, Any]) -> None:
     """
     origin = Provenance(**results["provenance"])
     body = [_INTRODUCTION]
-    for name, grid in index_grids(results):
-        body.append(html_grid(grid) + f"<p>{html.escape(removal_line(results['texts'][name]))}</p>")
-        body.append(html_grid(holds_grid(results["texts"][name])))
-    if results["restart"] is not None:
-        body.append(html_grid(restart_grid(results["restart"])))
+    for part in index_parts(results):
+        body.append(html_grid(part) if isinstance(part, Grid) else f"<p>{html.escape(part)}</p>")
     body += map(figure, index_charts(results))
     made = f"{origin.line()}, {origin.machine}, seed {results['options']['seed']}"
     body.append(f"<p class=small>{html.escape(made)}</p>")

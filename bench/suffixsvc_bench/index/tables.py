@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from suffixsvc_bench.report.tables import Grid
 
-__all__ = ["holds_grid", "index_grids", "removal_line", "restart_grid"]
+
+def index_parts(results: Mapping[str, Any]) -> list[Grid | str]:
+    """All tables and sentences."""
+    parts: list[Grid | str] = []
+    for name, grid in index_grids(results):
+        text = results["texts"][name]
+        parts += [grid, removal_line(text), holds_grid(text)]
+    return parts + [restart_grid(found) for found in [results["restart"]] if found is not None]
 
 
 def index_grids(results: Mapping[str, Any]) -> list[tuple[str, Grid]]:
@@ -49,40 +56,38 @@ def _size(at: Mapping[str, Any]) -> str:
     return f"{at['tokens'] / 1e6:g}M tokens"
 
 
-def _pair(at: dict[str, Any], ours: str, peer: str, form: str) -> str:
-    return form.format(at[ours]) + (" / " + form.format(at[peer]) if peer in at else "")
+def _pair(key: str, form: str) -> Callable[[Mapping[str, Any]], str]:
+    """A cell with our value and the peer's."""
+
+    def cell(at: Mapping[str, Any]) -> str:
+        return " / ".join(form.format(at[each]) for each in (key, f"peer_{key}") if each in at)
+
+    return cell
 
 
-def _step(at: dict[str, Any], sort: str, what: str) -> str:
-    def both(values: dict[str, float]) -> str:
-        return f"{values['p50']:.1f} ({values['p99']:.0f})"
+def _step(sort: str, what: str) -> Callable[[Mapping[str, Any]], str]:
+    """A cell with the p50 (p99) of a part of our step and of the peer's."""
 
-    steps = at["steps"][sort]
-    peer = steps.get(f"peer {what}")
-    return both(steps[what]) + (f" / {both(peer)}" if peer else "")
+    def cell(at: Mapping[str, Any]) -> str:
+        taken = at["steps"][sort]
+        both = [taken[each] for each in (what, f"peer {what}") if each in taken]
+        return " / ".join(f"{each['p50']:.1f} ({each['p99']:.0f})" for each in both)
+
+    return cell
 
 
 _ROWS: list[tuple[str, Any]] = [
-    (
-        "ingest, us per token",
-        lambda at: _pair(at, "ingest_us_per_token", "peer_ingest_us_per_token", "{:.2f}"),
-    ),
-    (
-        "bytes per token (resident)",
-        lambda at: _pair(at, "resident_bytes_per_token", "peer_resident_bytes_per_token", "{:.0f}"),
-    ),
+    ("ingest, us per token", _pair("ingest_us_per_token", "{:.2f}")),
+    ("bytes per token (resident)", _pair("resident_bytes_per_token", "{:.0f}")),
     ("bytes per token (counted)", lambda at: f"{at['bytes_per_token']:.1f}"),
-    ("new text: append, us p50 (p99)", lambda at: _step(at, "new text", "append_us")),
-    ("new text: draft", lambda at: _step(at, "new text", "draft_us")),
-    ("new text: step, through Python", lambda at: _step(at, "new text", "step_us")),
-    ("known text: append", lambda at: _step(at, "known text", "append_us")),
-    ("known text: draft", lambda at: _step(at, "known text", "draft_us")),
-    ("known text: step, through Python", lambda at: _step(at, "known text", "step_us")),
-    (
-        "remove an output, ms",
-        lambda at: _pair(at, "remove_ms_per_output", "peer_remove_ms_per_output", "{:.2f}"),
-    ),
-    ("open a session, ms", lambda at: _pair(at, "open_ms", "peer_open_ms", "{:.1f}")),
+    ("new text: append, us p50 (p99)", _step("new text", "append_us")),
+    ("new text: draft", _step("new text", "draft_us")),
+    ("new text: step, through Python", _step("new text", "step_us")),
+    ("known text: append", _step("known text", "append_us")),
+    ("known text: draft", _step("known text", "draft_us")),
+    ("known text: step, through Python", _step("known text", "step_us")),
+    ("remove an output, ms", _pair("remove_ms_per_output", "{:.2f}")),
+    ("open a session, ms", _pair("open_ms", "{:.1f}")),
 ]
 
 

@@ -16,7 +16,6 @@ to phrases.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +24,8 @@ import numpy.typing as npt
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import TokenArray
+from suffixsvc_bench.index.kinds import KINDS, PhraseMix
 from suffixsvc_bench.replay.logs import Encode, read_calls
-
-__all__ = ["KINDS", "VOCABULARY", "PhraseMix", "from_log", "stream"]
 
 VOCABULARY: Final = 150_000
 _ZIPF_TOKENS: Final = 20_000
@@ -35,21 +33,6 @@ _ZIPF_EXPONENT: Final = 1.1
 _SHORTEST, _LONGEST = 8, 63
 #: places generated per batch, at first and at most
 _FIRST_PLACES, _MOST_PLACES = 4096, 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class PhraseMix:
-    """Parameters of a stream; see the module."""
-
-    new: float  #: probability that the next phrase is a new one
-    replaced: float  #: probability that a token of a phrase is replaced
-
-
-KINDS: Final[dict[str, PhraseMix | None]] = {
-    "random": None,
-    "realistic": PhraseMix(new=0.1, replaced=0.04),
-    "repetitive": PhraseMix(new=0.005, replaced=0.01),
-}
 
 
 def stream(kind: str, output_tokens: int, seed: int) -> Iterator[TokenArray]:

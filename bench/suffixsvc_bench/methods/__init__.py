@@ -8,14 +8,8 @@ __all__ = ["Method", "MethodSpec", "Settings", "known_methods", "missing_methods
 
 def known_methods() -> dict[str, MethodSpec]:
     """Every method that can run here, by key, in the order of tables."""
-    specs = (
-        *ours.SPECS,
-        *compat.SPECS,
-        *prompt_lookup.SPECS,
-        *ngram_cache.SPECS,
-        *ngram_mod.SPECS,
-        *arctic.specs(),
-    )
+    modules = (ours, compat, prompt_lookup, ngram_cache, ngram_mod)
+    specs = [*(spec for module in modules for spec in module.SPECS), *arctic.specs()]
     return {spec.key: spec for spec in specs}
 
 

@@ -14,16 +14,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from suffixsvc.types import Draft, DraftSource, TokenArray
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
 from suffixsvc_bench.methods.peer_process import PeerProcess
-
-__all__ = ["DEFAULT", "FAMILY", "Arctic", "find_python", "specs"]
 
 FAMILY: Final = "arctic"
 #: (depth, factor, tree) of every configuration, vLLM's default first
@@ -54,54 +53,44 @@ def find_python() -> str | None:
 class Arctic(Method):
     """One unlimited cache of the package, shared by all calls; every call is a request.
 
+    Attributes:
+        peer: its process.
+
     Raises:
         PeerFailedError: the process did not start, or failed.
     """
 
     def __init__(self, settings: Settings, python: str, *, depth: int, factor: float, tree: bool) -> None:
         self._seconds = 0.0
-        self._peer = PeerProcess(python, _WORKER)
+        self.peer = PeerProcess(python, _WORKER)
         setup = {"depth": depth, "k": settings.max_draft_tokens, "factor": factor, "tree": tree}
         try:
-            self._peer.request({"open": setup})
+            self.peer.request({"open": setup})
         except BaseException:
             self.close()
             raise
 
     def begin(self, prompt: TokenArray, agent: str) -> None:
         """See :class:`Method`."""
-        self._peer.send({"begin": prompt.tolist()})
+        self.peer.send({"begin": prompt.tolist()})
 
     def draft(self) -> Draft:
         """See :class:`Method`."""
-        answer = self._peer.request({"draft": True})
+        answer = self.peer.request({"draft": True})
         self._seconds = float(answer["seconds"])
-        tokens = answer["token_ids"]
-        if not tokens:
-            return Draft.empty()
-        n = len(tokens)
-        parents = np.array(answer["parents"], np.int32)
-        # the package has path probabilities; a Draft has probabilities given the parent
-        whole = np.array([*answer["probs"], 1.0])
-        return Draft(
-            np.array(tokens, np.int32),
-            parents,
-            (whole[:-1] / whole[parents]).astype(np.float32),  # parent -1 is the 1.0 at the end
-            np.full(n, int(DraftSource.NONE), np.uint8),  # the package does not report the source
-            np.zeros(n, np.int32),
-        )
+        return draft_of(answer)
 
     def accept(self, token_ids: TokenArray, accepted: int) -> None:
         """See :class:`Method`."""
-        self._peer.send({"accept": token_ids.tolist()})
+        self.peer.send({"accept": token_ids.tolist()})
 
     def end(self) -> None:
         """See :class:`Method`."""
-        self._peer.send({"end": True})
+        self.peer.send({"end": True})
 
     def memory_bytes(self) -> int:
         """See :class:`Method`."""
-        return int(self._peer.request({"memory": True})["bytes"])
+        return int(self.peer.request({"memory": True})["bytes"])
 
     def own_seconds(self) -> float:
         """See :class:`Method`."""
@@ -109,7 +98,24 @@ class Arctic(Method):
 
     def close(self) -> None:
         """See :class:`Method`."""
-        self._peer.close()
+        self.peer.close()
+
+
+def draft_of(answer: Mapping[str, Any]) -> Draft:
+    """The draft of an answer of :meth:`Requests.draft`, whose probabilities are those of paths."""
+    n = len(answer["token_ids"])
+    if not n:
+        return Draft.empty()
+    parents = np.array(answer["parents"], np.int32)
+    paths = np.array([*answer["probs"], 1.0])  # parent -1 is the 1.0 at the end
+    given_parent = paths[:-1] / np.maximum(paths[parents], np.finfo(np.float32).tiny)
+    return Draft(
+        np.array(answer["token_ids"], np.int32),
+        parents,
+        np.minimum(given_parent, 1.0).astype(np.float32),
+        np.full(n, int(DraftSource.NONE), np.uint8),  # the interface does not report the source
+        np.zeros(n, np.int32),
+    )
 
 
 def specs() -> tuple[MethodSpec, ...]:

@@ -11,8 +11,6 @@ import numpy as np
 
 from suffixsvc.types import Draft, DraftSource, TokenArray, VerifyCost
 
-__all__ = ["UNKNOWN", "Method", "MethodSpec", "Settings", "guess"]
-
 #: probability of a drafted token from a method without estimates
 UNKNOWN: Final = float("nan")
 

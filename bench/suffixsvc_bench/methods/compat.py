@@ -5,17 +5,12 @@ It gets only what Arctic's interface has arguments for; in particular, no cost o
 
 from __future__ import annotations
 
-import time
-
-import numpy as np
-
 from suffixsvc.compat.arctic import SuffixDecodingCache
 from suffixsvc.engine import SuffixCache
-from suffixsvc.types import Draft, DraftSource, TokenArray
-from suffixsvc_bench.methods.arctic import DEFAULT
+from suffixsvc.types import Draft, TokenArray
+from suffixsvc_bench.methods.arctic import DEFAULT, draft_of
+from suffixsvc_bench.methods.arctic_worker import Requests
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
-
-__all__ = ["KEY", "SPECS", "DropIn"]
 
 KEY = "drop-in"
 _NAMESPACE = "arctic"
@@ -27,47 +22,24 @@ class DropIn(Method):
     """One unlimited cache that all calls share; every call is a request."""
 
     def __init__(self, settings: Settings) -> None:
-        self._width = settings.max_draft_tokens
         self._engine = SuffixCache(starting_weights=settings.starting_weights)
         self._cache = SuffixDecodingCache(_DEPTH, cache=self._engine, namespace=_NAMESPACE)
-        self._request = -1
-        self._context = np.empty(0, np.int32)
+        self._requests = Requests(self._cache, _DEPTH, settings.max_draft_tokens, max_spec_factor=1.0)
         self._seconds = 0.0
 
     def begin(self, prompt: TokenArray, agent: str) -> None:
         """See :class:`Method`."""
-        self._request += 1
-        self._cache.start_request(self._request, prompt)
-        self._context = np.ascontiguousarray(prompt[-_DEPTH:])
+        self._requests.begin(prompt)
 
     def draft(self) -> Draft:
         """See :class:`Method`."""
-        started = time.perf_counter()
-        found = self._cache.speculate(
-            self._request, self._context, max_spec_tokens=self._width, max_spec_factor=1.0
-        )
-        self._seconds = time.perf_counter() - started
-        n = len(found.token_ids)
-        if n == 0:
-            return Draft.empty()
-        # the class has path probabilities; a Draft has probabilities given the parent
-        parents = np.array(found.parents, np.int32)
-        paths = np.array([*found.probs, 1.0])
-        given_parent = paths[:-1] / np.maximum(paths[parents], np.finfo(np.float32).tiny)
-        return Draft(
-            np.array(found.token_ids, np.int32),
-            parents,
-            np.minimum(given_parent, 1.0).astype(np.float32),
-            np.full(n, int(DraftSource.NONE), np.uint8),  # the class does not report the source
-            np.full(n, found.match_len, np.int32),
-        )
+        answer = self._requests.draft()
+        self._seconds = answer["seconds"]
+        return draft_of(answer)
 
     def accept(self, token_ids: TokenArray, accepted: int) -> None:
         """See :class:`Method`."""
-        started = time.perf_counter()
-        self._cache.add_active_response(self._request, token_ids)
-        self._seconds += time.perf_counter() - started
-        self._context = np.ascontiguousarray(np.concatenate([self._context, token_ids])[-_DEPTH:])
+        self._requests.accept(token_ids)
 
     def own_seconds(self) -> float:
         """Time of the class's calls alone, as for Arctic: the time that an engine would wait."""
@@ -75,7 +47,7 @@ class DropIn(Method):
 
     def end(self) -> None:
         """See :class:`Method`."""
-        self._cache.stop_request(self._request)
+        self._requests.end()
 
     def memory_bytes(self) -> int:
         """See :class:`Method`."""

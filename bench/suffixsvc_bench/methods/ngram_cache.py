@@ -8,12 +8,12 @@ from their answers, as ``llama-lookup-create`` does from a text.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from suffixsvc.types import Draft, TokenArray
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings, guess
-from suffixsvc_caches.lookup import DRAFT_TOKENS, STATIC_ORDER, LookupDrafter, NgramCounts
-
-__all__ = ["SPECS", "NgramCache"]
+from suffixsvc_caches.lookup.algorithm import DRAFT_TOKENS, LookupDrafter, NgramCounts
+from suffixsvc_caches.lookup.table import STATIC_ORDER
 
 
 class NgramCache(Method):
@@ -49,21 +49,21 @@ class NgramCache(Method):
         return self._dynamic.file_bytes() + self._static.file_bytes()
 
 
+_DYNAMIC = MethodSpec(
+    "ngram-cache",
+    "llama.cpp ngram-cache",
+    "tables of followers of the last 1 to 4 tokens: of this call, then of earlier calls",
+    DRAFT_TOKENS,
+    NgramCache,
+    memory="the dynamic cache as llama.cpp's file",
+)
 SPECS = (
-    MethodSpec(
-        "ngram-cache",
-        "llama.cpp ngram-cache",
-        "tables of followers of the last 1 to 4 tokens: of this call, then of earlier calls",
-        DRAFT_TOKENS,
-        NgramCache,
-        memory="the dynamic cache as llama.cpp's file",
-    ),
-    MethodSpec(
-        "ngram-cache-static",
-        "llama.cpp ngram-cache, static",
-        "the same with a static cache, built before from the warm-up answers",
-        DRAFT_TOKENS,
-        NgramCache,
+    _DYNAMIC,
+    replace(
+        _DYNAMIC,
+        key="ngram-cache-static",
+        title="llama.cpp ngram-cache, static",
+        description="the same with a static cache, built before from the warm-up answers",
         memory="the dynamic and the static cache as llama.cpp's files",
         trains_offline=True,
         swept=False,

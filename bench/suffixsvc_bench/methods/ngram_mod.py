@@ -18,8 +18,6 @@ import numpy.typing as npt
 from suffixsvc.types import Draft, TokenArray
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings, guess
 
-__all__ = ["SPECS", "NgramMod"]
-
 SLOTS: Final = 4 * 1024 * 1024
 MATCH: Final = 24
 SHORTEST: Final = 48

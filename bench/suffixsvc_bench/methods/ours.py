@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Final
+
 from suffixsvc.engine import Session, SuffixCache
-from suffixsvc.types import Draft, TokenArray
+from suffixsvc.types import Draft, TokenArray, TokenIds
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
 
-__all__ = ["SPECS", "Ours"]
-
+_NOTHING: Final[list[int]] = []
 #: K of replays of the embedded engine: wide, because the cost limits drafts
 _WIDTH = 64
 
@@ -24,13 +26,12 @@ class Ours(Method):
     def __init__(
         self, settings: Settings, tree: bool | str = False, cache: SuffixCache | None = None
     ) -> None:
-        self._settings = settings
-        self._tree = tree
+        self._settings, self._tree = settings, tree
         self._borrowed = cache is not None
         self._cache = SuffixCache(starting_weights=settings.starting_weights) if cache is None else cache
         self._namespace = self._cache.namespace("replay")
         self._session: Session | None = None
-        self._new = _NOTHING
+        self._new: TokenIds = _NOTHING
 
     def begin(self, prompt: TokenArray, agent: str) -> None:
         """See :class:`Method`."""
@@ -66,31 +67,21 @@ class Ours(Method):
             self._cache.close()
 
 
-_NOTHING: list[int] | TokenArray = []
-
-
-def _spec(key: str, title: str, description: str, tree: bool | str, swept: bool = True) -> MethodSpec:
-    return MethodSpec(
+SPECS = tuple(
+    MethodSpec(
         key,
         title,
-        description,
+        f"this project: {description}",
         _WIDTH,
-        lambda settings: Ours(settings, tree),
+        partial(Ours, tree=tree),
         cost_aware=True,
         native=True,
         memory="the namespace's index",
-        swept=swept,
+        swept=tree != "auto",
     )
-
-
-SPECS = (
-    _spec("ours-linear", "ours, linear", "this project: one chain of tokens per step", False),
-    _spec("ours-tree", "ours, tree", "this project: a tree of tokens per step", True),
-    _spec(
-        "ours-auto",
-        "ours, auto",
-        "this project: chain or tree, by the cost of a drafted token",
-        "auto",
-        swept=False,
-    ),
+    for key, title, description, tree in (
+        ("ours-linear", "ours, linear", "one chain of tokens per step", False),
+        ("ours-tree", "ours, tree", "a tree of tokens per step", True),
+        ("ours-auto", "ours, auto", "chain or tree, by the cost of a drafted token", "auto"),
+    )
 )

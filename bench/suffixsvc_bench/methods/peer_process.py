@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from suffixsvc.errors import SuffixError
 
-__all__ = ["PeerFailedError", "PeerProcess"]
-
 _REMEDY: Final = "Rebuild it: rm -r .venv-peers; make peers. Or exclude it with --method or --no-peer."
 
 
@@ -72,13 +70,11 @@ class PeerProcess:
         self.send(message)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        try:
+        with contextlib.suppress(ValueError):
             answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise self._failure(f"it replied {line.strip()[:80]!r}" if line else "it ended")
-        return answer
+            if isinstance(answer, dict):
+                return answer
+        raise self._failure(f"it replied {line.strip()[:80]!r}" if line else "it ended")
 
     def close(self) -> None:
         """End the process. Idempotent."""

@@ -7,10 +7,10 @@ EARLIEST; up to K tokens that followed it. Nothing is stored between calls.
 
 from __future__ import annotations
 
+from functools import partial
+
 from suffixsvc.types import Draft, DraftSource, TokenArray
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings, guess
-
-__all__ = ["SPECS", "PromptLookup"]
 
 _BYTES = 4  # of a token
 
@@ -64,21 +64,17 @@ class PromptLookup(Method):
         return self._peak
 
 
-SPECS = (
+SPECS = tuple(
     MethodSpec(
-        "prompt-lookup",
-        "prompt lookup, transformers",
-        "copies up to 10 tokens that followed an n-gram of 2 or 1 tokens in the call's own text",
-        10,
-        lambda settings: PromptLookup(settings, max_n=2, min_n=1),
+        key,
+        f"prompt lookup, {user}",
+        f"copies up to {k} tokens that followed an n-gram of {n} tokens in the call's own text",
+        k,
+        partial(PromptLookup, max_n=max_n, min_n=min_n),
         memory="the longest call's tokens",
-    ),
-    MethodSpec(
-        "prompt-lookup-vllm",
-        "prompt lookup, vLLM",
-        "copies up to 5 tokens that followed an n-gram of 5 tokens in the call's own text",
-        5,
-        lambda settings: PromptLookup(settings, max_n=5, min_n=5),
-        memory="the longest call's tokens",
-    ),
+    )
+    for key, user, k, n, max_n, min_n in (
+        ("prompt-lookup", "transformers", 10, "2 or 1", 2, 1),
+        ("prompt-lookup-vllm", "vLLM", 5, "5", 5, 5),
+    )
 )

@@ -22,24 +22,14 @@ from suffixsvc_bench.decode.tables import (
     priced_grid,
 )
 from suffixsvc_bench.index.charts import index_charts
-from suffixsvc_bench.index.segment import segment_grid
+from suffixsvc_bench.index.parts.segment import segment_grids
 from suffixsvc_bench.index.tables import index_grids, removal_line, restart_grid
-from suffixsvc_bench.page.commands import (
-    build_command,
-    decode_command,
-    index_command,
-    replay_command,
-    rpc_command,
-    segment_command,
-)
-from suffixsvc_bench.replay.charts import charts
 from suffixsvc_bench.replay.document import read_comparison
 from suffixsvc_bench.replay.grids import describe, headline_grids, summary_grids
+from suffixsvc_bench.replay.report import charts
 from suffixsvc_bench.report.provenance import Provenance
-from suffixsvc_bench.report.tables import markdown_grid
-from suffixsvc_bench.rpc.report import rpc_grid, rpc_line
-
-__all__ = ["publish"]
+from suffixsvc_bench.report.tables import Grid, markdown_grid
+from suffixsvc_bench.rpc.report import rpc_parts
 
 _TEXTS: Final = Path(__file__).parent
 #: additional runs of bench decode: file name and heading
@@ -136,23 +126,21 @@ def _write(page: Path, parts: Sequence[Part]) -> list[Path]:
 def _replay(path: Path) -> list[Part]:
     found = read_comparison(path)
     results, plan = found.results, found.plan
-    head = [_text("drafting"), _reproduction(found.provenance, replay_command(found.request))]
-    tables = [markdown_grid(grid) for grid in headline_grids(results, plan)]
-    every = [markdown_grid(grid) for grid in summary_grids(results, plan)]
     traces = "\n".join(f"* {describe(result)}" for result in results)
     return [
-        *head,
-        *tables,
+        _text("drafting"),
+        _reproduction(found.provenance),
+        *map(markdown_grid, headline_grids(results, plan)),
         *charts(results, plan),
         "### Every method",
-        *every,
+        *map(markdown_grid, summary_grids(results, plan)),
         f"The traces:\n\n{traces}",
     ]
 
 
 def _index(path: Path) -> list[Part]:
     results = _read(path, ("provenance", "options", "texts", "restart"))
-    parts: list[Part] = [_text("index"), _reproduction(_provenance(results), index_command(results))]
+    parts: list[Part] = [_text("index"), _reproduction(Provenance(**results["provenance"]))]
     for name, grid in index_grids(results):
         parts += [markdown_grid(grid), removal_line(results["texts"][name])]
     if results["restart"] is not None:
@@ -160,44 +148,32 @@ def _index(path: Path) -> list[Part]:
     return [*parts, *index_charts(results)]
 
 
-def _segment(path: Path) -> list[Part]:
-    results = _read(path, ("provenance", "seed", "sizes"))
-    made = _reproduction(_provenance(results), segment_command(results))
-    return [_text("segment"), made, markdown_grid(segment_grid(results))]
-
-
-def _rpc(path: Path) -> list[Part]:
-    report = _read(path, ("provenance", "options", "timings"))
-    made = _reproduction(_provenance(report), rpc_command(report))
-    return [_text("rpc"), made, markdown_grid(rpc_grid(report)), rpc_line(report)]
-
-
-def _build(path: Path) -> list[Part]:
-    results = _read(path, ("provenance", "options"))
-    made = _reproduction(_provenance(results), build_command(results))
-    return [_text("build"), made, *map(markdown_grid, build_grids(results))]
+def _plain(
+    path: Path, keys: Sequence[str], parts: Callable[[Mapping[str, Any]], Sequence[Grid | str]]
+) -> list[Part]:
+    """A section of the tables and sentences that the verb prints."""
+    results = _read(path, ("provenance", *keys))
+    made = _reproduction(Provenance(**results["provenance"]))
+    shown = [markdown_grid(part) if isinstance(part, Grid) else part for part in parts(results)]
+    return [_text(path.stem), made, *shown]
 
 
 def _decode(path: Path) -> list[Part]:
-    results = _read_decode(path)
-    parts: list[Part] = [_text("decode"), *_run(results, path.name)]
-    parts += decode_charts(results)
-    for name, heading in _MORE_DECODE_RUNS.items():
-        beside = path.with_name(f"{name}.json")
-        if beside.is_file():
-            more = _read_decode(beside)
-            parts += [heading, _text(name), *_run(more, beside.name), *k_charts(more)]
+    parts: list[Part] = [_text("decode")]
+    runs = [(path, "", decode_charts)]
+    runs += [(path.with_name(f"{name}.json"), head, k_charts) for name, head in _MORE_DECODE_RUNS.items()]
+    for file, heading, charts_of in runs:
+        if file.is_file():
+            results = _read(file, ("provenance", "options", "rows", "forecasts"))
+            parts += [heading, _text(file.stem)] if heading else []
+            parts += [*_run(results, file.name), *charts_of(results)]
     return parts
-
-
-def _read_decode(path: Path) -> dict[str, Any]:
-    return _read(path, ("provenance", "options", "rows", "forecasts"))
 
 
 def _run(results: Mapping[str, Any], beside: str) -> list[Part]:
     """One run of bench decode, whose pairs are in the file ``beside``."""
     parts: list[Part] = [
-        _reproduction(_provenance(results), decode_command(results)),
+        _reproduction(Provenance(**results["provenance"])),
         _decoded(results, beside),
         markdown_grid(decode_grid(results)),
         *(f"{sentence}." for sentence in failure_sentences(results)),
@@ -232,9 +208,9 @@ def _decoded(results: Mapping[str, Any], beside: str) -> str:
 _SECTIONS: Final[dict[str, tuple[str, Callable[[Path], list[Part]]]]] = {
     "replay": ("## Drafting", _replay),
     "index": ("## The index", _index),
-    "segment": ("## Sealed segments", _segment),
-    "rpc": ("## Over the wire", _rpc),
-    "build": ("## Building caches", _build),
+    "segment": ("## Sealed segments", lambda path: _plain(path, ("seed", "sizes"), segment_grids)),
+    "rpc": ("## Over the wire", lambda path: _plain(path, ("options", "timings"), rpc_parts)),
+    "build": ("## Building caches", lambda path: _plain(path, ("options",), build_grids)),
     "decode": ("## Decoding on a real model", _decode),
 }
 
@@ -243,13 +219,10 @@ def _text(section: str) -> str:
     return (_TEXTS / f"{section}.md").read_text(encoding="utf-8").strip()
 
 
-def _reproduction(origin: Provenance, command: str) -> str:
+def _reproduction(origin: Provenance) -> str:
     busy = " The machine was under load: times are too high." if origin.load > origin.cores / 2 else ""
-    return f"Made by {origin.line()}.{busy} To repeat it:\n\n    {command}"
-
-
-def _provenance(results: Mapping[str, Any]) -> Provenance:
-    return Provenance(**results["provenance"])
+    command = f" To repeat it:\n\n    {origin.command}" if origin.command else ""
+    return f"Made by {origin.line()}.{busy}{command}"
 
 
 def _read(path: Path, keys: Sequence[str]) -> dict[str, Any]:

@@ -5,47 +5,19 @@ Each question is answered plainly, with a cold namespace, and with a cold namesp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Sequence
+from typing import Any
 
 from suffixsvc import Namespace, SuffixCache
 from suffixsvc_bench.replay.logs import Call
 from suffixsvc_caches.recipes import Recipe, preload
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
-from suffixsvc_driver.decode.loop import Result, generate
-from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.decode.loop import generate
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.targets.single import LlamaTarget
-
-__all__ = ["LiveRow", "run_live"]
-
-
-@dataclass(frozen=True, slots=True)
-class LiveRow:
-    """Results of one recipe.
-
-    Attributes:
-        plain, cold, preloaded: decoding seconds of each question.
-        tokens: tokens written for each question.
-        steps: steps of the target, cold and preloaded, over all questions.
-    """
-
-    recipe: str
-    plain: list[float]
-    cold: list[float]
-    preloaded: list[float]
-    tokens: list[int]
-    steps: tuple[int, int]
-
-    def speedups(self) -> tuple[float, float, float]:
-        """Medians over the questions: cold / plain, preloaded / plain, preloaded / cold."""
-        pairs = ((self.plain, self.cold), (self.plain, self.preloaded), (self.cold, self.preloaded))
-        cold, warm, both = (median(a / b for a, b in zip(one, other, strict=True)) for one, other in pairs)
-        return cold, warm, both
 
 
 class _LiveVariant:
@@ -57,26 +29,22 @@ class _LiveVariant:
         self.seconds: list[float] = []
         self.steps = 0
 
-    def answer(
-        self, target: LlamaTarget, curve: CostCurve | LiveCurve, call: Call, max_tokens: int
-    ) -> Result:
-        if self._namespace is None:
-            result = generate(target, call.prompt, max_tokens=max_tokens, curve=curve)
-        else:
-            session = self._namespace.open_session(call.prompt)
-            layers: list[Layer] = [PromptLookupLayer(), SuffixLayer(session)]
-            result = generate(
-                target,
-                call.prompt,
-                layers=layers,
-                max_tokens=max_tokens,
-                curve=curve,
-                calibrator=self._calibrator,
-            )
+    def answer(self, target: LlamaTarget, curve: CostCurve | LiveCurve, call: Call, max_tokens: int) -> int:
+        """Answer a question; return the number of tokens."""
+        session = None if self._namespace is None else self._namespace.open_session(call.prompt)
+        result = generate(
+            target,
+            call.prompt,
+            layers=[] if session is None else [PromptLookupLayer(), SuffixLayer(session)],
+            max_tokens=max_tokens,
+            curve=curve,
+            calibrator=self._calibrator,
+        )
+        if session is not None:
             session.close()
         self.seconds.append(result.decode_seconds)
         self.steps += result.stats.steps
-        return result
+        return len(result.token_ids)
 
 
 def run_live(
@@ -85,12 +53,12 @@ def run_live(
     curve: CostCurve | LiveCurve,
     calls: Sequence[Call],
     max_tokens: int,
-    on_call: Callable[[], None] = lambda: None,
-) -> LiveRow:
+) -> dict[str, Any]:
     """Answer every question three times.
 
-    Args:
-        on_call: called after each question.
+    Returns:
+        JSON-able data: "plain_s", "cold_s" and "preloaded_s", the decoding seconds of each question; "tokens"
+        written for each; "steps" of the target, cold and preloaded, over all questions.
     """
     tokens = []
     with SuffixCache() as empty, SuffixCache() as loaded:
@@ -100,7 +68,13 @@ def run_live(
             *(_LiveVariant(cache.namespace("cold", tokenizer=recipe.tokenizer)) for cache in (empty, loaded)),
         )
         for call in calls:
-            answers = [variant.answer(target, curve, call, max_tokens) for variant in (plain, cold, warm)]
-            tokens.append(len(answers[0].token_ids))
-            on_call()
-    return LiveRow(recipe.name, plain.seconds, cold.seconds, warm.seconds, tokens, (cold.steps, warm.steps))
+            written = [variant.answer(target, curve, call, max_tokens) for variant in (plain, cold, warm)]
+            tokens.append(written[0])
+    return {
+        "recipe": recipe.name,
+        "tokens": tokens,
+        "plain_s": plain.seconds,
+        "cold_s": cold.seconds,
+        "preloaded_s": warm.seconds,
+        "steps": [cold.steps, warm.steps],
+    }

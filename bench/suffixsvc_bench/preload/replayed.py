@@ -7,33 +7,22 @@ recipe preloaded and without.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from suffixsvc import SuffixCache
 from suffixsvc_bench.replay.logs import Call
-from suffixsvc_bench.replay.run import Replay, ReplayOptions, replay
+from suffixsvc_bench.replay.run import replay
 from suffixsvc_caches.logs import ReadReport, find_logs, read_calls
-from suffixsvc_caches.lookup import LookupTable, read_lookup
-from suffixsvc_caches.lookup.replay import LookupReplayer, Program, ReplayStats, TokenCall
+from suffixsvc_caches.lookup.files import read_lookup
+from suffixsvc_caches.lookup.replay import LookupReplayer, Program, TokenCall
+from suffixsvc_caches.lookup.table import LookupTable
 from suffixsvc_caches.recipes import Recipe, preload
-
-__all__ = ["ReplayRow", "held_out_calls", "run_replay"]
 
 #: namespace of replays
 _COLD = "replay"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayRow:
-    """Results of one recipe; each pair is without and with it."""
-
-    recipe: str
-    calls: int
-    tokens: int
-    server: tuple[ReplayStats, ReplayStats]
-    ours: tuple[Replay, Replay]
 
 
 def held_out_calls(recipe: Recipe) -> list[Call]:
@@ -48,31 +37,35 @@ def held_out_calls(recipe: Recipe) -> list[Call]:
     ]
 
 
-def run_replay(recipe: Recipe, calls: Sequence[Call], cost: float) -> ReplayRow:
+def run_replay(recipe: Recipe, calls: Sequence[Call], cost: float) -> dict[str, Any]:
     """Replay the calls four times, each from an empty state.
 
     Args:
         cost: of a drafted token, in plain steps, for our engine.
+
+    Returns:
+        JSON-able data; "server" and "ours" are pairs, without the recipe and with it.
     """
-    return ReplayRow(
-        recipe.name,
-        len(calls),
-        sum(len(call.response) for call in calls),
-        (_server(None, calls), _server(read_lookup(recipe.static), calls)),
-        (_ours(None, recipe.tokenizer, calls, cost), _ours(recipe, recipe.tokenizer, calls, cost)),
-    )
+    return {
+        "recipe": recipe.name,
+        "calls": len(calls),
+        "tokens": sum(len(call.response) for call in calls),
+        "server": [_server(table, calls) for table in (None, read_lookup(recipe.static))],
+        "ours": [_ours(each, recipe.tokenizer, calls, cost) for each in (None, recipe)],
+    }
 
 
-def _server(static: LookupTable | None, calls: Sequence[Call]) -> ReplayStats:
+def _server(static: LookupTable | None, calls: Sequence[Call]) -> dict[str, Any]:
     token_calls = [TokenCall(call.prompt.tolist(), call.response.tolist()) for call in calls]
-    return LookupReplayer(static, None, program=Program.SERVER).add_log(token_calls)
+    found = LookupReplayer(static, None, program=Program.SERVER).add_log(token_calls)
+    return {"n_drafted": found.n_drafted, "n_accept": found.n_accept, "mat": found.tokens_per_step}
 
 
-def _ours(recipe: Recipe | None, tokenizer: str, calls: Sequence[Call], cost: float) -> Replay:
+def _ours(recipe: Recipe | None, tokenizer: str, calls: Sequence[Call], cost: float) -> dict[str, Any]:
     with SuffixCache() as cache:
         bound = cache.namespace(_COLD, tokenizer=tokenizer)  # the handle binds it to its tokenizer
         if recipe is not None:
             cache.read_by_default(preload(cache, [str(recipe.folder)]))
-        replayed = replay(calls, ReplayOptions(verify_cost=cost), cache=cache)
+        replayed = replay(calls, cost, cache=cache)
         assert bound.tokenizer == tokenizer
         return replayed

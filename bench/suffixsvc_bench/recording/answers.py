@@ -9,27 +9,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, Final, Self
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.speculation.recorded_call import RecordedCall
 from suffixsvc_bench.workloads import Task
 
-__all__ = ["DATASET", "AnswerFile", "Recorded"]
-
 DATASET: Final = "suffixsvc-workloads"
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """An answer that was in the file when it was opened."""
-
-    task: str
-    tokens: int
 
 
 class AnswerFile:
@@ -38,6 +26,9 @@ class AnswerFile:
     Args:
         path: created if missing.
         model, tokenizer: name of the model, and fingerprint of its vocabulary.
+
+    Attributes:
+        recorded: number of response tokens of each task that was in the file when it was opened.
 
     Raises:
         InvalidInputError: the file contains something else, or answers of another model or vocabulary;
@@ -83,37 +74,30 @@ class AnswerFile:
                 remedy="Wait for it, or choose another folder with --out-dir.",
             ) from None
 
-    def _read(self) -> tuple[list[Recorded], int]:
+    def _read(self) -> tuple[dict[str, int], int]:
         """The complete lines, and the offset of their end."""
         self._stream.seek(0)
-        recorded, end = [], 0
+        recorded, end = {}, 0
         for number, line in enumerate(self._stream, 1):
             if not line.endswith(b"\n"):
                 break
-            recorded.append(self._recorded(number, line))
+            try:
+                record = json.loads(line)
+                recorded[record["meta"]["task"]] = len(record["response_token_ids"])
+            except (ValueError, KeyError, TypeError, RecursionError):
+                raise InvalidInputError(
+                    f"{self.path}, line {number} must be an answer of bench record",
+                    got=repr(line[:60]),
+                    remedy="Choose another folder with --out-dir.",
+                ) from None
+            for field, expected in (("model", self._model), ("tokenizer", self._tokenizer)):
+                if record.get(field) != expected:
+                    raise InvalidInputError(
+                        f"{self.path}, line {number} must be of the same {field}",
+                        expected=expected,
+                        got=record.get(field),
+                        remedy="Record into another folder with --out-dir, or with the model of the file.",
+                    )
             end += len(line)
         self._stream.seek(0, os.SEEK_END)
         return recorded, end
-
-    def _recorded(self, number: int, line: bytes) -> Recorded:
-        try:
-            record = json.loads(line)
-            recorded = Recorded(record["meta"]["task"], len(record["response_token_ids"]))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise InvalidInputError(
-                f"{self.path}, line {number} must be an answer of bench record",
-                got=repr(line[:60]),
-                remedy="Choose another folder with --out-dir.",
-            ) from None
-        self._require(record, number, "model", self._model)
-        self._require(record, number, "tokenizer", self._tokenizer)
-        return recorded
-
-    def _require(self, record: Mapping[str, Any], number: int, field: str, expected: str) -> None:
-        if record.get(field) != expected:
-            raise InvalidInputError(
-                f"{self.path}, line {number} must be of the same {field}",
-                expected=expected,
-                got=record.get(field),
-                remedy="Record into another folder with --out-dir, or with the model of the file.",
-            )

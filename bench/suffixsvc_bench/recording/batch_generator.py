@@ -24,10 +24,8 @@ from suffixsvc_bench.speculation.recorded_call import RecordedCall, text_of
 from suffixsvc_bench.workloads import Task
 from suffixsvc_driver.drafts.events import FinishReason
 from suffixsvc_driver.sampling.settings import GREEDY, sample_token
-from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext, Outputs
+from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext
 from suffixsvc_driver.targets.llama.model import LlamaModel
-
-__all__ = ["PREFIX_SLOTS", "BatchGenerator", "settings_for"]
 
 PREFIX_SLOTS: Final = 32
 #: tokens of a prompt and its answer together
@@ -152,7 +150,7 @@ class BatchGenerator:
     def _prefill(self, ids: list[int], start: int, slot: int) -> None:
         size = self._context.settings.batch_size
         for at in range(start, len(ids), size):
-            self._context.decode(ids[at : at + size], at, slot, Outputs.NONE)
+            self._context.decode(ids[at : at + size], at, slot, logits=False)
             self._on_step()
 
     def _step(self, in_progress: list[_Answer]) -> None:
@@ -178,7 +176,7 @@ class BatchGenerator:
             agent=answer.task.kind,
             turn=0,
             prompt=answer.prompt,
-            response=text_of(self.model, answer.written, self.model.eog_ids),
+            response=text_of(self.model, answer.written),
             prompt_ids=answer.prompt_ids,
             token_ids=answer.written,
             finish=str(finish),

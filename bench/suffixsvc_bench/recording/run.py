@@ -6,17 +6,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.recording.answers import AnswerFile
 from suffixsvc_bench.recording.batch_generator import BatchGenerator, settings_for
 from suffixsvc_bench.speculation.recorded_call import RecordedCall
 from suffixsvc_bench.workloads import Task, load_workload
-
-__all__ = ["Recording", "RecordingOptions", "WorkloadProgress", "open_recording"]
 
 #: expected tokens of the first answer
 GUESS: Final = 100
@@ -75,10 +73,6 @@ class WorkloadProgress:
         """Expected tokens in the file after the answers in progress, at average length."""
         return self.tokens + self.begun * (self.tokens + GUESS) / (self.recorded + 1)
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able data."""
-        return asdict(self)
-
     def count(self, call: RecordedCall) -> None:
         """Count a finished answer."""
         self.begun -= 1
@@ -89,31 +83,25 @@ class WorkloadProgress:
         self.finish_now[call.finish] = self.finish_now.get(call.finish, 0) + 1
 
 
-@dataclass(slots=True)
-class _Workload:
-    """One workload of a run."""
-
-    file: AnswerFile
-    waiting: deque[Task]
-    progress: WorkloadProgress
-
-
 class Recording:
     """A run over some workloads on a loaded model, made by :func:`open_recording`.
 
     Attributes:
-        seconds: duration of the answers so far.
+        workload_progress: progress by workload.
     """
 
-    def __init__(self, model: BatchGenerator, workloads: Mapping[str, _Workload]) -> None:
-        self._model = model
-        self._workloads = workloads
+    def __init__(
+        self, model: BatchGenerator, tasks: Mapping[str, Sequence[Task]], files: Mapping[str, AnswerFile]
+    ) -> None:
+        self._model, self._files = model, files
+        self._waiting: dict[str, deque[Task]] = {}
+        self.workload_progress: dict[str, WorkloadProgress] = {}
+        for name, its_tasks in tasks.items():
+            tokens = files[name].recorded
+            waiting = self._waiting[name] = deque(task for task in its_tasks if task.id not in tokens)
+            recorded = len(its_tasks) - len(waiting)
+            self.workload_progress[name] = WorkloadProgress(len(its_tasks), recorded, sum(tokens.values()))
         self._began = time.perf_counter()
-
-    @property
-    def workload_progress(self) -> dict[str, WorkloadProgress]:
-        """Progress by workload."""
-        return {name: workload.progress for name, workload in self._workloads.items()}
 
     @property
     def seconds(self) -> float:
@@ -124,9 +112,8 @@ class Recording:
         """Record the missing answers; call ``on_task`` after each task whose answer is in its file."""
         self._began = time.perf_counter()
         for task, call in self._model.answers(self._next_tasks()):
-            workload = self._workloads[task.workload]
-            workload.file.add(task, call)
-            workload.progress.count(call)
+            self._files[task.workload].add(task, call)
+            self.workload_progress[task.workload].count(call)
             on_task(task)
 
     def _next_tasks(self) -> Iterator[Task]:
@@ -134,10 +121,10 @@ class Recording:
 
         All workloads are therefore usable if the run is interrupted.
         """
-        while waiting := [workload for workload in self._workloads.values() if workload.waiting]:
-            workload = min(waiting, key=lambda each: each.progress.expected)
-            workload.progress.begun += 1
-            yield workload.waiting.popleft()
+        while waiting := [name for name, tasks in self._waiting.items() if tasks]:
+            name = min(waiting, key=lambda name: self.workload_progress[name].expected)
+            self.workload_progress[name].begun += 1
+            yield self._waiting[name].popleft()
 
 
 @contextmanager
@@ -168,16 +155,10 @@ def open_recording(options: RecordingOptions, on_step: Callable[[], None]) -> It
             BatchGenerator(options.model, settings_for(options.threads, options.width), on_step)
         )
         fingerprint = model.model.vocabulary.fingerprint
-        workloads = {}
-        for name, its_tasks in tasks.items():
-            path = options.out_dir / f"{name}.jsonl"
-            file = stack.enter_context(AnswerFile(path, model=options.model.stem, tokenizer=fingerprint))
-            workloads[name] = _missing(its_tasks, file)
-        yield Recording(model, workloads)
-
-
-def _missing(tasks: Sequence[Task], file: AnswerFile) -> _Workload:
-    tokens = {each.task: each.tokens for each in file.recorded}
-    waiting = deque(task for task in tasks if task.id not in tokens)
-    recorded = len(tasks) - len(waiting)
-    return _Workload(file, waiting, WorkloadProgress(len(tasks), recorded, sum(tokens.values())))
+        files = {
+            name: stack.enter_context(
+                AnswerFile(options.out_dir / f"{name}.jsonl", model=options.model.stem, tokenizer=fingerprint)
+            )
+            for name in tasks
+        }
+        yield Recording(model, tasks, files)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,9 @@ from suffixsvc.types import VerifyCost
 from suffixsvc.values import as_cost_curve
 from suffixsvc_bench.methods import Method, MethodSpec, Settings
 from suffixsvc_bench.replay.inputs import read_weights
-from suffixsvc_bench.replay.logs import Call
-from suffixsvc_bench.replay.run import replay_method
-from suffixsvc_bench.replay.stats import Point
+from suffixsvc_bench.replay.run import PROMPT_TOKENS, replay_method
+from suffixsvc_bench.replay.stats import Reliability, ReplayStats
 from suffixsvc_bench.replay.traces import Trace
-
-__all__ = ["NamedCost", "Plan", "ReplayObserver", "Run", "TraceResult", "compare"]
 
 #: most points of a stored time line
 _PIECES = 60
@@ -24,15 +22,14 @@ _PIECES = 60
 
 @dataclass(frozen=True, slots=True)
 class NamedCost:
-    """A cost of verification and its name in tables."""
+    """A cost of verification and its name in tables, which is unique in a plan."""
 
     name: str
-    cost: VerifyCost
+    cost: VerifyCost = field(compare=False)
 
-    @property
-    def widest(self) -> int | None:
-        """The widest draft that the cost covers; None = any."""
-        return None if isinstance(self.cost, float) else len(as_cost_curve(self.cost, 0)) - 1
+    def width(self, k: int) -> int:
+        """K at this cost: a curve does not cover wider steps than were measured."""
+        return k if isinstance(self.cost, float) else min(k, len(as_cost_curve(self.cost, 0)) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +52,23 @@ class Plan:
     k: int | None = None
     sweep: tuple[int, ...] = ()
     sweep_cost: NamedCost = field(default_factory=lambda: NamedCost("0.05", 0.05))
-    prompt_tokens: int = 3000
+    prompt_tokens: int = PROMPT_TOKENS
     keep_warm: bool = False
     starting_weights: Path | None = None
+
+    def width(self, spec: MethodSpec, cost: NamedCost) -> int:
+        """K of a method at a cost."""
+        return cost.width(spec.default_k if self.k is None else self.k)
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
+    """A replay; equal jobs would be identical replays."""
+
     spec: MethodSpec
     k: int
     cost: NamedCost | None  #: None: the method ignores costs
     sweep: bool
-
-    @property
-    def key(self) -> tuple[str, int, str, bool]:
-        """Equal for replays that would be identical."""
-        return self.spec.key, self.k, "" if self.cost is None else self.cost.name, self.sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class Run:
         rates: see :meth:`ReplayStats.rates`.
         speedups: priced speedup by name of the cost, for all costs that cover these drafts.
         widths: number of steps by drafted tokens.
-        reliability: see :class:`Reliability`; None without probabilities.
+        reliability: None without probabilities.
         timeline: points of (tokens stored before, tokens, steps, hits, accepted).
     """
 
@@ -96,12 +94,8 @@ class Run:
     rates: Mapping[str, Any]
     speedups: Mapping[str, float]
     widths: Mapping[int, int]
-    reliability: Mapping[str, Any] | None
+    reliability: Reliability | None
     timeline: Sequence[tuple[int, int, int, int, int]]
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able data."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,50 +116,42 @@ class TraceResult:
         found = (r for r in self.runs if r.method == method and not r.sweep and cost in r.speedups)
         return next(found, None)
 
-    def best(self, methods: Iterable[str], cost: str) -> Run | None:
-        """The best of several methods at a cost, chosen in hindsight."""
-        runs = [run for method in methods if (run := self.run(method, cost)) is not None]
-        return max(runs, key=lambda run: run.speedups[cost], default=None)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able data."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "runs"}
-        return fields | {"runs": [run.as_dict() for run in self.runs]}
-
-
-class ReplayObserver:
-    """Receives the progress of a comparison. This one ignores it."""
-
-    def trace(self, trace: Trace, calls: int) -> None:
-        """A trace begins: ``calls`` calls will be replayed, all methods together."""
-
-    def replay(self, title: str) -> None:
-        """The replay of a method begins."""
-
-    def call(self, _: Call) -> None:
-        """A call was replayed."""
+    def speedup(self, methods: Iterable[MethodSpec], cost: str) -> float | None:
+        """Speedup at a cost of the best of some methods, chosen in hindsight; None without a run."""
+        runs = [run for spec in methods if (run := self.run(spec.key, cost)) is not None]
+        return max((run.speedups[cost] for run in runs), default=None)
 
 
 def compare(
-    traces: Iterable[Trace], plan: Plan, observer: ReplayObserver | None = None
+    traces: Iterable[Trace], plan: Plan, notify: Callable[[str, float], None] = lambda trace, done: None
 ) -> Iterator[TraceResult]:
-    """Replay every trace through every method of the plan; yield the result of each trace."""
-    observer = ReplayObserver() if observer is None else observer
-    pool: dict[tuple[str, int, str, bool], Method] = {}
+    """Replay every trace through every method of the plan; yield the result of each trace.
+
+    Args:
+        notify: called with a trace's name and the completed fraction of its calls, all methods together.
+    """
+    pool: dict[_Job, Method] = {}
     try:
         for trace in traces:
-            jobs = [job for job in _jobs(plan) if trace.warmup or not job.spec.trains_offline]
-            observer.trace(trace, len(jobs) * (len(trace.calls) + len(trace.warmup)))
+            jobs = [job for job in dict.fromkeys(_jobs(plan)) if trace.warmup or not job.spec.trains_offline]
+            calls, done = len(jobs) * (len(trace.calls) + len(trace.warmup)), count(1)
+            notify(trace.name, 0.0)
             runs: list[Run] = []
             for job in jobs:
-                observer.replay(job.spec.title + (f", K={job.k}" if job.sweep else ""))
-                method = pool.pop(job.key, None) or job.spec.make(_settings(job, trace, plan))
+                method = pool.pop(job, None) or job.spec.make(_settings(job, trace, plan))
                 try:
-                    runs.append(_run(method, job, trace, plan, observer))
+                    stats = _replay(
+                        method,
+                        job,
+                        trace,
+                        plan,
+                        lambda: notify(trace.name, next(done) / calls),  # noqa: B023 - called in this iteration
+                    )
                 finally:
-                    pool[job.key] = method
+                    pool[job] = method
                     if not plan.keep_warm:
-                        pool.pop(job.key).close()
+                        pool.pop(job).close()
+                runs.append(_run(job, stats, trace, plan))
             yield TraceResult(
                 trace.name,
                 str(trace.path),
@@ -182,71 +168,58 @@ def compare(
 
 
 def _jobs(plan: Plan) -> Iterator[_Job]:
-    seen: set[tuple[str, int, str, bool]] = set()
     for spec in plan.methods:
         for cost in plan.costs:
-            job = _Job(spec, _width(spec, cost, plan), cost if spec.cost_aware else None, sweep=False)
-            if job.key not in seen:
-                seen.add(job.key)
-                yield job
+            yield _Job(spec, plan.width(spec, cost), cost if spec.cost_aware else None, sweep=False)
         if spec.swept:
             for k in plan.sweep:
                 yield _Job(spec, k, plan.sweep_cost if spec.cost_aware else None, sweep=True)
 
 
-def _width(spec: MethodSpec, cost: NamedCost, plan: Plan) -> int:
-    """K of a method at a cost: a curve does not cover wider steps than were measured."""
-    k = spec.default_k if plan.k is None else plan.k
-    return k if cost.widest is None else min(k, cost.widest)
-
-
 def _settings(job: _Job, trace: Trace, plan: Plan) -> Settings:
     weights = None if plan.starting_weights is None else read_weights(plan.starting_weights, trace.name)
-    return Settings(job.k, plan.sweep_cost.cost if job.cost is None else job.cost.cost, weights)
+    return Settings(job.k, (job.cost or plan.sweep_cost).cost, weights)
 
 
-def _run(method: Method, job: _Job, trace: Trace, plan: Plan, observer: ReplayObserver) -> Run:
+def _replay(
+    method: Method, job: _Job, trace: Trace, plan: Plan, progress: Callable[[], object]
+) -> ReplayStats:
     if job.spec.trains_offline:
         method.train(call.response for call in trace.warmup)
     else:
-        replay_method(method, trace.warmup, prompt_tokens=plan.prompt_tokens, progress=observer.call)
-    stats = replay_method(method, trace.calls, prompt_tokens=plan.prompt_tokens, progress=observer.call)
-    found = stats.calibration.reliability()
+        replay_method(method, trace.warmup, prompt_tokens=plan.prompt_tokens, progress=progress)
+    return replay_method(method, trace.calls, prompt_tokens=plan.prompt_tokens, progress=progress)
+
+
+def _run(job: _Job, stats: ReplayStats, trace: Trace, plan: Plan) -> Run:
+    if job.sweep:
+        scored_at = [plan.sweep_cost]
+    elif job.cost is not None:
+        scored_at = [job.cost]
+    else:  # a curve shorter than K has its own, narrower replay
+        scored_at = [cost for cost in plan.costs if plan.width(job.spec, cost) == job.k]
     return Run(
         method=job.spec.key,
         k=job.k,
         cost="" if job.cost is None else job.cost.name,
         sweep=job.sweep,
         rates=stats.rates(),
-        speedups={cost.name: stats.speedup(cost.cost) for cost in _priced_at(job, plan)},
+        speedups={cost.name: stats.speedup(cost.cost) for cost in scored_at},
         widths=dict(sorted(stats.widths.items())),
-        reliability=None if found is None else found.as_dict(),
-        timeline=_pieces(stats.points, sum(len(call.response) for call in trace.warmup)),
+        reliability=stats.calibration.reliability(),
+        timeline=_timeline(stats.totals, sum(len(call.response) for call in trace.warmup)),
     )
 
 
-def _priced_at(job: _Job, plan: Plan) -> list[NamedCost]:
-    if job.sweep:
-        return [plan.sweep_cost]
-    if job.cost is not None:
-        return [job.cost]
-    # a curve shorter than K has its own, narrower replay
-    return [cost for cost in plan.costs if _width(job.spec, cost, plan) == job.k]
-
-
-def _pieces(points: Sequence[Point], known: int) -> list[tuple[int, int, int, int, int]]:
+def _timeline(
+    totals: Sequence[tuple[int, int, int, int]], known: int
+) -> list[tuple[int, int, int, int, int]]:
     """Merge calls into points of about equal tokens."""
-    enough = max(1, sum(point.tokens for point in points) // _PIECES)
-    pieces: list[tuple[int, int, int, int, int]] = []
-    start = before = known
-    sums = [0, 0, 0, 0]
-    for point in points:
-        for i, value in enumerate((point.tokens, point.steps, point.hits, point.accepted)):
-            sums[i] += value
-        before += point.tokens
-        if sums[0] >= enough:
-            pieces.append((start, sums[0], sums[1], sums[2], sums[3]))
-            start, sums = before, [0, 0, 0, 0]
-    if sums[0]:
-        pieces.append((start, sums[0], sums[1], sums[2], sums[3]))
-    return pieces
+    points: list[tuple[int, int, int, int, int]] = []
+    before = (0, 0, 0, 0)
+    for total in totals:
+        tokens, steps, hits, accepted = (b - a for a, b in zip(before, total, strict=True))
+        if tokens >= totals[-1][0] // _PIECES or total is totals[-1]:
+            points.append((known + before[0], tokens, steps, hits, accepted))
+            before = total
+    return points

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.methods import known_methods
 from suffixsvc_bench.replay.compare import NamedCost, Plan, Run, TraceResult
-from suffixsvc_bench.replay.kinds import RULE
+from suffixsvc_bench.replay.stats import Reliability, ReliabilityBin
+from suffixsvc_bench.replay.traces import RULE
 from suffixsvc_bench.report.provenance import Provenance
-
-__all__ = ["Comparison", "as_document", "read_comparison"]
 
 _FORMAT: Final = 1
 
@@ -44,7 +43,7 @@ def as_document(
             "k": plan.k,
             "sweep": list(plan.sweep),
         },
-        "traces": [result.as_dict() for result in results],
+        "traces": [asdict(result) for result in results],
     }
 
 
@@ -56,14 +55,20 @@ def read_comparison(path: Path) -> Comparison:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        _require_format(data["format"])
+        if data["format"] != _FORMAT:
+            raise ValueError(f"format {data['format']}")  # noqa: TRY301 - reported as the others are
         plan = Plan(
             methods=[known_methods()[key] for key in data["plan"]["methods"]],
             costs=[NamedCost(name, cost) for name, cost in data["plan"]["costs"].items()],
             k=data["plan"]["k"],
             sweep=tuple(data["plan"]["sweep"]),
         )
-        results = [_trace(trace) for trace in data["traces"]]
+        results = [
+            TraceResult(
+                **trace | {"agents": tuple(trace["agents"]), "runs": [_run(run) for run in trace["runs"]]}
+            )
+            for trace in data["traces"]
+        ]
         return Comparison(Provenance(**data["provenance"]), data["request"], plan, results)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InvalidInputError(
@@ -72,14 +77,13 @@ def read_comparison(path: Path) -> Comparison:
         ) from None
 
 
-def _require_format(number: object) -> None:
-    if number != _FORMAT:
-        raise ValueError(f"format {number}")
-
-
-def _trace(data: Mapping[str, Any]) -> TraceResult:
-    runs = [
-        Run(**(run | {"widths": {int(width): steps for width, steps in run["widths"].items()}}))
-        for run in data["runs"]
-    ]
-    return TraceResult(**(dict(data) | {"agents": tuple(data["agents"]), "runs": runs}))
+def _run(data: dict[str, Any]) -> Run:
+    found = data["reliability"]
+    bins = found and tuple(ReliabilityBin(*each) for each in found["bins"])
+    return Run(
+        **data
+        | {
+            "widths": {int(width): steps for width, steps in data["widths"].items()},
+            "reliability": found and Reliability(**found | {"bins": bins}),
+        }
+    )

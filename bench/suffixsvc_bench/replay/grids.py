@@ -10,10 +10,9 @@ from suffixsvc_bench.replay.compare import Plan, Run, TraceResult
 from suffixsvc_bench.report.statistics import geometric_mean
 from suffixsvc_bench.report.tables import Grid
 
-__all__ = ["describe", "families", "headline_grids", "hindsight", "listed", "summary_grids", "trace_grids"]
-
-
 Column = Callable[[TraceResult], float | None]
+#: figures of a trace, each with its heading
+Columns = list[tuple[str, Column]]
 
 #: our mode for each cost: trees where drafted tokens are cheap, chains where they are expensive
 MODES: Final = {"0.01": "ours-tree", "0.05": "ours-auto", "0.2": "ours-linear"}
@@ -44,40 +43,50 @@ def describe(result: TraceResult) -> str:
     return f"{result.name} ({result.kind}{of}): {result.calls} calls, {result.tokens} tokens{warm}"
 
 
+def _best_of(family: str, specs: Sequence[MethodSpec]) -> str:
+    return f"{family.partition('-')[0].capitalize()}, best of {len(specs)}"
+
+
+def hindsight(family: str, specs: Sequence[MethodSpec]) -> str:
+    """Name of the best of a family's configurations."""
+    return f"{_best_of(family, specs)} in hindsight"
+
+
 def trace_grids(result: TraceResult, plan: Plan) -> tuple[Grid, Grid]:
     """Two tables of a trace: speed, and its components."""
     costs = [cost.name for cost in plan.costs]
-    speed = Grid(
-        [
-            "method",
-            "drafts for",
-            "K",
-            "MAT",
-            "drafted/step",
-            "acceptance",
-            *(f"speedup at {c}" for c in costs),
-        ]
-    )
+    first = ["method", "drafts for"]
+    speedups = [f"speedup at {cost}" for cost in costs]
+    speed = Grid([*first, "K", "MAT", "drafted/step", "acceptance", *speedups])
     layers = ["draft", "hit", "accepted", "prompt", "suffix"]
-    detail = Grid(["method", "drafts for", *layers, "ECE", "gap", "µs p50", "p90", "p99", "MB"])
+    detail = Grid([*first, *layers, "ECE", "gap", "µs p50", "p90", "p99", "MB"])
     for spec in listed(plan.methods):
         for run in (run for run in result.runs if run.method == spec.key and not run.sweep):
-            rates = run.rates
+            rates, first = run.rates, [spec.title, run.cost or "any"]
             figures = [
-                spec.title,
-                run.cost or "any",
                 str(run.k),
                 f"{rates['mean_accepted_tokens']:.2f}",
                 f"{rates['drafted_per_step']:.2f}",
                 f"{rates['acceptance_rate']:.1%}",
             ]
-            speed.rows.append([*figures, *(_ratio(run.speedups.get(name)) for name in costs)])
-            detail.rows.append([spec.title, run.cost or "any", *_detail(run)])
+            speed.rows.append([*first, *figures, *(_ratio(run.speedups.get(cost)) for cost in costs)])
+            detail.rows.append([*first, *_detail(run)])
     for family, specs in families(plan.methods).items():
-        best = [result.best([spec.key for spec in specs], name) for name in costs]
-        cells = [_ratio(None if r is None else r.speedups[c]) for c, r in zip(costs, best, strict=True)]
-        speed.summaries.append([hindsight(family, specs), *[""] * 5, *cells])
+        best = [_ratio(result.speedup(specs, cost)) for cost in costs]
+        speed.summaries.append([hindsight(family, specs), *[""] * 5, *best])
     return speed, detail
+
+
+def _detail(run: Run) -> list[str]:
+    rates, us = run.rates, run.rates["microseconds"]
+    layers = [rates["layers"][name]["tokens_accepted"] for name in ("prompt", "suffix")]
+    return [
+        *(f"{rates[name]:.1%}" for name in ("steps_with_draft", "steps_with_hit", "tokens_accepted")),
+        *(f"{layer:.1%}" if sum(layers) else "" for layer in layers),
+        *_calibration(run),
+        *(f"{us[p]:.0f}" for p in ("p50", "p90", "p99")),
+        f"{rates['memory_bytes'] / 1e6:.1f}",
+    ]
 
 
 def summary_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
@@ -87,13 +96,25 @@ def summary_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
     drop-in class to the original.
     """
     grids = []
-    for cost in plan.costs:
-        grids.append(
-            _summary(f"priced speedup at cost {cost.name}", list(_speedups(plan, cost.name).items()), results)
-        )
-        relative = list(_relative(plan, cost.name).items())
-        if relative:
-            grids.append(_summary(f"speedup ratios at cost {cost.name}", relative, results))
+    known = families(plan.methods).items()
+    for cost in (cost.name for cost in plan.costs):
+        speedups: Columns = [
+            *((spec.title, _speedup([spec], cost)) for spec in listed(plan.methods)),
+            *((hindsight(name, specs), _speedup(specs, cost)) for name, specs in known),
+        ]
+        ratios: Columns = [
+            (f"{spec.title} / {_best_of(name, specs)}", _divided(spec, specs, cost))
+            for name, specs in known
+            for spec in plan.methods
+            if spec.cost_aware
+        ]
+        ratios += [
+            (f"{own.title} / {other.title}", _divided(own, [other], cost))
+            for own, other in _replacements(plan)
+        ]
+        grids.append(_summary(f"priced speedup at cost {cost}", speedups, results))
+        if ratios:
+            grids.append(_summary(f"speedup ratios at cost {cost}", ratios, results))
     return grids
 
 
@@ -103,142 +124,74 @@ def headline_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
     """
     names = [cost.name for cost in plan.costs]
     specs = {spec.key: spec for spec in plan.methods}
-    speed: list[tuple[str, Column]] = []
+    speed: Columns = []
     few = min(families(plan.methods).items(), key=lambda item: len(item[1]), default=None)
-    for cost, key in MODES.items():
-        if cost not in names or key not in specs:
+    for cost, ours in ((cost, specs.get(key)) for cost, key in MODES.items() if cost in names):
+        if ours is None:
             continue
-        speed.append((f"{specs[key].title}, at {cost}", _of(key, cost)))
+        speed.append((f"{ours.title}, at {cost}", _speedup([ours], cost)))
         if few is not None:
-            best = _best([s.key for s in few[1]], cost)
-            speed.append((f"/ {hindsight(*few)}", _divided(_of(key, cost), best)))
-    if "curve" in names and _CURVE_MODE in specs:
-        speed.append((f"{specs[_CURVE_MODE].title}, by the curve", _of(_CURVE_MODE, "curve")))
+            speed.append((f"/ {hindsight(*few)}", _divided(ours, few[1], cost)))
+    if "curve" in names and (ours := specs.get(_CURVE_MODE)):
+        speed.append((f"{ours.title}, by the curve", _speedup([ours], "curve")))
     grids = [_summary("priced speedup", speed, results)] if speed else []
-    calibration = {
-        f"{figure}, {spec.title}": _calibration(spec.key, "0.05", name)
-        for spec in plan.methods
-        if spec.cost_aware and "0.05" in names
-        for figure, name in (("ECE", "ece"), ("gap", "largest_bin_gap"))
-    }
-    if calibration:
-        grid = Grid(["calibration at cost 0.05", *calibration])
+    calibrated = [spec for spec in plan.methods if spec.cost_aware and "0.05" in names]
+    if calibrated:
+        heads = [f"{figure}, {spec.title}" for spec in calibrated for figure in ("ECE", "gap")]
+        grid = Grid(["calibration at cost 0.05", *heads])
         for result in results:
-            grid.rows.append([result.name, *(_ratio(value(result)) for value in calibration.values())])
+            runs = [result.run(spec.key, "0.05") for spec in calibrated]
+            grid.rows.append([result.name, *(cell for run in runs for cell in _calibration(run))])
         grids.append(grid)
-    for spec in plan.methods:
-        if spec.instead_of in specs:
-            columns = {
-                f"at {cost}": _divided(_of(spec.key, cost), _of(spec.instead_of, cost)) for cost in names
-            }
-            title = f"{spec.title} / {specs[spec.instead_of].title}"
-            grids.append(_summary(title, list(columns.items()), results))
+    for own, other in _replacements(plan):
+        ratios: Columns = [(f"at {cost}", _divided(own, [other], cost)) for cost in names]
+        grids.append(_summary(f"{own.title} / {other.title}", ratios, results))
     return grids
 
 
-def _summary(title: str, columns: Sequence[tuple[str, Column]], results: Sequence[TraceResult]) -> Grid:
+def _summary(title: str, columns: Columns, results: Sequence[TraceResult]) -> Grid:
     grid = Grid([title, *(heading for heading, _ in columns)])
     for result in results:
         grid.rows.append([result.name, *(_ratio(value(result)) for _, value in columns)])
-    for kind, of_kind in _by_kind(results).items():
-        if len(of_kind) > 1:
-            grid.summaries.append([f"geometric mean, {kind} ({len(of_kind)})", *_means(columns, of_kind)])
-    grid.summaries.append([f"geometric mean ({len(results)})", *_means(columns, results)])
-    grid.summaries.append(["lowest", *(_ratio(_lowest(v, results)) for _, v in columns)])
+
+    def summarise(name: str, some: Sequence[TraceResult], by: Callable[[list[float]], float]) -> None:
+        values = ([v for r in some if (v := value(r)) is not None] for _, value in columns)
+        grid.summaries.append([name, *(_ratio((by(found) or None) if found else None) for found in values)])
+
+    kinds: dict[str, list[TraceResult]] = {}
+    for result in results:
+        kinds.setdefault(result.kind, []).append(result)
+    for kind, of_kind in kinds.items():
+        if 1 < len(of_kind) < len(results):
+            summarise(f"geometric mean, {kind} ({len(of_kind)})", of_kind, geometric_mean)
+    summarise(f"geometric mean ({len(results)})", results, geometric_mean)
+    summarise("lowest", results, min)
     return grid
 
 
-def hindsight(family: str, specs: Sequence[MethodSpec]) -> str:
-    """Name of the best of a family's configurations."""
-    return f"{family.partition('-')[0].capitalize()}, best of {len(specs)} in hindsight"
+def _speedup(specs: Sequence[MethodSpec], cost: str) -> Column:
+    return lambda result: result.speedup(specs, cost)
 
 
-def _of(key: str, cost: str) -> Column:
-    return lambda result: None if (run := result.run(key, cost)) is None else run.speedups[cost]
-
-
-def _best(keys: Sequence[str], cost: str) -> Column:
-    return lambda result: None if (run := result.best(keys, cost)) is None else run.speedups[cost]
-
-
-def _divided(own: Column, other: Column) -> Column:
+def _divided(own: MethodSpec, others: Sequence[MethodSpec], cost: str) -> Column:
     def value(result: TraceResult) -> float | None:
-        a, b = own(result), other(result)
+        a, b = result.speedup([own], cost), result.speedup(others, cost)
         return a / b if a and b else None
 
     return value
 
 
-def _calibration(key: str, cost: str, figure: str) -> Column:
-    def value(result: TraceResult) -> float | None:
-        run = result.run(key, cost)
-        return None if run is None or run.reliability is None else float(run.reliability[figure])
-
-    return value
+def _replacements(plan: Plan) -> list[tuple[MethodSpec, MethodSpec]]:
+    """Drop-in replacements, each with the method that it replaces."""
+    specs = {spec.key: spec for spec in plan.methods}
+    return [(spec, specs[spec.instead_of]) for spec in plan.methods if spec.instead_of in specs]
 
 
-def _speedups(plan: Plan, cost: str) -> dict[str, Column]:
-    """Heading -> speedup of a trace: of methods, and of families in hindsight."""
-    columns = {spec.title: _of(spec.key, cost) for spec in listed(plan.methods)}
-    best = {
-        hindsight(name, specs): _best([spec.key for spec in specs], cost)
-        for name, specs in families(plan.methods).items()
-    }
-    return columns | best
-
-
-def _relative(plan: Plan, cost: str) -> dict[str, Column]:
-    """Heading -> ratio of a cost-aware method to a family's best, and of the drop-in class to
-    the original."""
-
-    columns = {
-        f"{spec.title} / {name.partition('-')[0].capitalize()}, best of {len(specs)}": _divided(
-            _of(spec.key, cost), _best([s.key for s in specs], cost)
-        )
-        for name, specs in families(plan.methods).items()
-        for spec in plan.methods
-        if spec.cost_aware
-    }
-    here = {spec.key: spec for spec in plan.methods}
-    for spec in plan.methods:
-        if spec.instead_of in here:
-            other = here[spec.instead_of]
-            heading = f"{spec.title} / {other.title}"
-            columns[heading] = _divided(_of(spec.key, cost), _of(other.key, cost))
-    return columns
-
-
-def _means(columns: Sequence[tuple[str, Column]], results: Sequence[TraceResult]) -> list[str]:
-    values = ([v for r in results if (v := value(r)) is not None] for _, value in columns)
-    return [_ratio(geometric_mean(found) or None) for found in values]
-
-
-def _lowest(value: Column, results: Sequence[TraceResult]) -> float | None:
-    return min((v for r in results if (v := value(r)) is not None), default=None)
-
-
-def _by_kind(results: Sequence[TraceResult]) -> dict[str, list[TraceResult]]:
-    kinds: dict[str, list[TraceResult]] = {}
-    for result in results:
-        kinds.setdefault(result.kind, []).append(result)
-    return kinds if len(kinds) > 1 else {}
+def _calibration(run: Run | None) -> tuple[str, str]:
+    """ECE and largest gap."""
+    found = None if run is None else run.reliability
+    return ("", "") if found is None else (_ratio(found.ece), _ratio(found.largest_bin_gap))
 
 
 def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
-
-
-def _detail(run: Run) -> list[str]:
-    rates, us = run.rates, run.rates["microseconds"]
-    layers = [rates["layers"][name]["tokens_accepted"] for name in ("prompt", "suffix")]
-    reliability = run.reliability
-    return [
-        f"{rates['steps_with_draft']:.1%}",
-        f"{rates['steps_with_hit']:.1%}",
-        f"{rates['tokens_accepted']:.1%}",
-        *(f"{layer:.1%}" if sum(layers) else "" for layer in layers),
-        "" if reliability is None else f"{reliability['ece']:.3f}",
-        "" if reliability is None else f"{reliability['largest_bin_gap']:.3f}",
-        *(f"{us[p]:.0f}" for p in ("p50", "p90", "p99")),
-        f"{rates['memory_bytes'] / 1e6:.1f}",
-    ]

@@ -9,9 +9,8 @@ from typing import Final
 from suffixsvc.errors import InvalidCostError, InvalidInputError
 from suffixsvc.values import as_cost_curve
 from suffixsvc_bench.replay.logs import Encode
-from suffixsvc_caches.tokenizers import load_tokenizer
-
-__all__ = ["encoder_of", "read_curve", "read_weights", "weights_of"]
+from suffixsvc_caches.errors import at_place
+from suffixsvc_caches.tokenizers.load import load_tokenizer
 
 _WEIGHTS: Final = ".weights"
 
@@ -20,7 +19,7 @@ def encoder_of(tokenizer: Path) -> Encode:
     """An encoder for the texts of logs: from a GGUF, a downloaded model, or a tokenizer.json.
 
     Raises:
-        InvalidInputError: see :func:`suffixsvc_caches.tokenizers.load_tokenizer`.
+        InvalidInputError: see :func:`suffixsvc_caches.tokenizers.load.load_tokenizer`.
     """
     loaded = load_tokenizer(tokenizer)
     return lambda text: loaded.encode_batch([text])[0]
@@ -37,27 +36,18 @@ def read_curve(path: Path) -> list[float]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidCostError(f"the cost curve {path} must be readable JSON", got=str(error)) from None
-    curve = data
     if isinstance(data, dict) and "seconds" in data:  # the driver's own files
-        curve = _in_plain_steps(data["seconds"], path)
+        data = _in_plain_steps(data["seconds"], path)
     for key in ("curve", "costs", "cost"):  # older files of the driver: {"curve": {"costs": [...]}}
-        curve = curve.get(key, curve) if isinstance(curve, dict) else curve
-    if isinstance(curve, dict):
-        raise InvalidCostError(
-            f"{path} must contain a curve, a list of numbers", got=f"the keys {', '.join(curve)[:80]}"
-        )
+        data = data.get(key, data) if isinstance(data, dict) else data
+    if not isinstance(data, list):
+        got = f"the keys {', '.join(data)[:80]}" if isinstance(data, dict) else repr(data)[:80]
+        raise InvalidCostError(f"{path} must contain a curve, a list of numbers", got=got)
     try:
-        as_cost_curve(curve, 1)
+        as_cost_curve(data, 1)
     except InvalidCostError as error:
-        raise InvalidCostError(
-            f"{path} must contain a curve: {error.message}",
-            expected=error.expected,
-            got=error.got,
-            remedy=error.remedy,
-        ) from None
-    if not isinstance(curve, list):
-        raise InvalidCostError(f"{path} must contain a curve, a list of numbers", got=repr(curve)[:80])
-    return [float(x) for x in curve]
+        raise at_place(path, error) from None
+    return [float(x) for x in data]
 
 
 def _in_plain_steps(seconds: object, path: Path) -> list[float]:
@@ -67,8 +57,7 @@ def _in_plain_steps(seconds: object, path: Path) -> list[float]:
         return [each / values[1] for each in values]
     except (TypeError, ValueError, IndexError, ZeroDivisionError):
         raise InvalidCostError(
-            f"{path} must contain the seconds of every width, those of 1 above 0",
-            got=str(seconds)[:80],
+            f"{path} must contain the seconds of every width, those of 1 above 0", got=str(seconds)[:80]
         ) from None
 
 

@@ -21,8 +21,7 @@ import numpy as np
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import TokenArray
 from suffixsvc.values import as_token_array
-
-__all__ = ["Call", "Encode", "count_agents", "find_logs", "read_calls"]
+from suffixsvc_caches.errors import at_place
 
 Encode = Callable[[str], TokenArray]
 
@@ -68,7 +67,7 @@ def find_logs(paths: Sequence[Path]) -> list[Path]:
 
 def count_agents(path: Path) -> Counter[str]:
     """Calls of a log by agent, without encoding texts. Raises as :func:`read_calls`."""
-    return Counter(str(record.get("agent", "")) for record in _records(path))
+    return Counter(str(record.get("agent", "")) for _, record in _records(path))
 
 
 def read_calls(path: Path, encode: Encode | None, agents: Container[str] | None = None) -> Iterator[Call]:
@@ -81,59 +80,40 @@ def read_calls(path: Path, encode: Encode | None, agents: Container[str] | None 
     Raises:
         InvalidInputError: the file is missing, a line is not a call, or texts need ``encode``.
     """
-    for record in _records(path):
+    for number, record in _records(path):
         if agents is not None and str(record.get("agent", "")) not in agents:
             continue
         try:
             call = _call(record, encode)
         except InvalidInputError as error:
-            raise _at(path, record[_LINE], error) from None
+            raise at_place(f"{path}, line {number}", error) from None
         if len(call.response):
             yield call
 
 
-#: key of a record's line number
-_LINE: Final = "\0line"
-
-
-def _at(path: Path, number: int, error: InvalidInputError) -> InvalidInputError:
-    return InvalidInputError(
-        f"{path}, line {number}: {error.message}",
-        expected=error.expected,
-        got=error.got,
-        remedy=error.remedy,
-    )
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line numbers and records."""
     number = 0
+    lines: TextIO
     try:
-        with _open(path) as lines:
+        with (
+            gzip.open(path, "rt", encoding="utf-8")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8") as lines
+        ):
             while line := lines.readline(_MAX_LINE_CHARACTERS + 1):
                 number += 1
-                if not line.strip():
-                    continue
-                record = _record(line)
-                record[_LINE] = number
-                yield record
+                if line.strip():
+                    yield number, _record(line)
     except InvalidInputError as error:
-        raise _at(path, number, error) from None
-    except FileNotFoundError:
-        raise InvalidInputError(
-            f"the log {path} must exist", expected="JSON lines in UTF-8, plain or .gz", got="no such file"
-        ) from None
+        raise at_place(f"{path}, line {number}", error) from None
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        absent = isinstance(error, FileNotFoundError)
         raise InvalidInputError(
-            f"the log {path} must be readable (line {number})",
+            f"the log {path} must {'exist' if absent else f'be readable (line {number})'}",
             expected="JSON lines in UTF-8, plain or .gz",
-            got=str(error),
+            got="no such file" if absent else str(error),
         ) from None
-
-
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")
 
 
 def _record(line: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from suffixsvc.engine import SuffixCache
@@ -18,36 +17,8 @@ from suffixsvc_bench.methods.ours import Ours
 from suffixsvc_bench.replay.logs import Call
 from suffixsvc_bench.replay.stats import ReplayStats
 
-__all__ = ["Replay", "ReplayOptions", "accepted_path", "replay", "replay_method"]
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """Parameters of a replay through our own engine."""
-
-    #: cost of a drafted token in plain steps, or a curve, see Session.step
-    verify_cost: VerifyCost = 0.05
-    max_draft_tokens: int = 64
-    tree: bool | str = False
-    #: only this many tokens at the end of a prompt are used
-    prompt_tokens: int = 3000
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """Results of our own engine, scored at the cost for which it drafted."""
-
-    stats: ReplayStats
-    verify_cost: VerifyCost
-
-    def rates(self) -> dict[str, Any]:
-        """:meth:`ReplayStats.rates`, with the speedup and the mean time of a step."""
-        rates = self.stats.rates()
-        priced = {
-            "priced_speedup": self.stats.speedup(self.verify_cost),
-            "microseconds_per_step": rates["microseconds"]["mean"],
-        }
-        return rates | priced
+#: tokens at the end of a prompt that are used by default
+PROMPT_TOKENS = 3000
 
 
 def accepted_path(draft: Draft, truth: TokenArray) -> list[int]:
@@ -70,7 +41,7 @@ def replay_method(
     calls: Iterable[Call],
     *,
     prompt_tokens: int = 0,
-    progress: Callable[[Call], None] | None = None,
+    progress: Callable[[], object] = lambda: None,
 ) -> ReplayStats:
     """Replay calls in order.
 
@@ -85,31 +56,40 @@ def replay_method(
         _generate(method, call.response, stats)
         method.end()
         stats.end_call()
-        if progress is not None:
-            progress(call)
+        progress()
     stats.memory_bytes = method.memory_bytes()
     return stats
 
 
 def replay(
     calls: Iterable[Call],
-    options: ReplayOptions,
+    verify_cost: VerifyCost = 0.05,
+    max_draft_tokens: int = 64,
     *,
+    tree: bool = False,
     cache: SuffixCache | None = None,
-    progress: Callable[[Call], None] | None = None,
-) -> Replay:
+    progress: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
     """Replay calls in order through our own engine.
 
     Args:
+        verify_cost: cost of a drafted token in plain steps, or a curve, see Session.step.
         cache: an engine with contents in the namespace "replay"; None starts cold.
         progress: called after each call.
+
+    Returns:
+        :meth:`ReplayStats.rates`, with the speedup and the mean time of a step.
     """
-    method = Ours(Settings(options.max_draft_tokens, options.verify_cost), options.tree, cache)
+    method = Ours(Settings(max_draft_tokens, verify_cost), tree, cache)
     try:
-        stats = replay_method(method, calls, prompt_tokens=options.prompt_tokens, progress=progress)
+        stats = replay_method(method, calls, prompt_tokens=PROMPT_TOKENS, progress=progress)
     finally:
         method.close()
-    return Replay(stats, options.verify_cost)
+    rates = stats.rates()
+    return rates | {
+        "priced_speedup": stats.speedup(verify_cost),
+        "microseconds_per_step": rates["microseconds"]["mean"],
+    }
 
 
 def _generate(method: Method, response: TokenArray, stats: ReplayStats) -> None:

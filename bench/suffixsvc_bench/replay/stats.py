@@ -1,4 +1,4 @@
-"""Counters of a replay, and the rates derived from them.
+"""Counters of a replay, the rates derived from them, and the calibration of its draft probabilities.
 
 Costs are applied last: a method that ignores costs is replayed once, and the widths of its steps determine
 the cost of the replay for any cost curve.
@@ -8,25 +8,122 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from suffixsvc.types import Draft, DraftSource, VerifyCost
 from suffixsvc.values import as_cost_curve
-from suffixsvc_bench.replay.calibration import Calibration
-
-__all__ = ["LAYERS", "LayerRates", "Point", "ReplayStats", "total_cost"]
 
 #: "prompt": evidence in the session's own text; "suffix": in another session's output
 LAYERS: Final = {
     "prompt": frozenset({int(DraftSource.SESSION), int(DraftSource.PROMPT_LOOKUP)}),
     "suffix": frozenset({int(DraftSource.NAMESPACE), int(DraftSource.CORPUS)}),
 }
-_LAYER_OF: Final = {source: name for name, sources in LAYERS.items() for source in sources}
 PERCENTILES: Final = (50, 90, 99)
+BINS: Final = 20
+
+
+class ReliabilityBin(NamedTuple):
+    """Nodes of similar predicted probability."""
+
+    predicted: float  #: mean path probability
+    observed: float  #: share that was accepted
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """A reliability diagram with two summary measures.
+
+    Attributes:
+        ece: expected calibration error, the mean of |predicted - observed| over all nodes.
+        largest_bin_gap: the largest |predicted - observed| of a bin.
+        bins: by ascending probability, of equal mass up to ties.
+    """
+
+    ece: float
+    largest_bin_gap: float
+    bins: tuple[ReliabilityBin, ...]
+
+
+def reliability(predicted: Any, accepted: Any, bins: int = BINS) -> Reliability | None:
+    """Group nodes into equal-mass bins of predicted probability; equal probabilities share a bin.
+
+    Args:
+        predicted: float[n] path probabilities.
+        accepted: bool[n].
+        bins: number of bins.
+
+    Returns:
+        None without nodes.
+    """
+    p = np.asarray(predicted, np.float64)
+    hit = np.asarray(accepted, np.float64)
+    if not len(p):
+        return None
+    order = np.argsort(p, kind="stable")
+    p, hit = p[order], hit[order]
+    wanted = np.linspace(0, len(p), bins + 1)[1:-1].round().astype(np.int64)
+    # a cut inside a run of equal probabilities moves to the run's start
+    cuts = np.unique(np.searchsorted(p, p[np.minimum(wanted, len(p) - 1)], side="left"))
+    edges = [0, *[int(c) for c in cuts if 0 < c < len(p)], len(p)]
+    made = tuple(
+        ReliabilityBin(float(p[a:b].mean()), float(hit[a:b].mean()), b - a) for a, b in pairwise(edges)
+    )
+    gaps = [abs(b.predicted - b.observed) for b in made]
+    ece = sum(gap * b.nodes for gap, b in zip(gaps, made, strict=True)) / len(p)
+    return Reliability(ece, max(gaps), made)
+
+
+def pooled(bins: Sequence[ReliabilityBin], count: int = BINS) -> list[tuple[float, float]]:
+    """Merge the bins of several replays into about ``count`` of similar mass: (predicted, observed),
+    ascending.
+    """
+    ordered = sorted(bins, key=lambda b: b.predicted)
+    mass = sum(b.nodes for b in ordered) / count
+    points: list[tuple[float, float]] = []
+    predicted = observed = filled = 0.0
+    for number, one in enumerate(ordered, 1):
+        predicted += one.predicted * one.nodes
+        observed += one.observed * one.nodes
+        filled += one.nodes
+        # slightly less than the mass: bins of one replay have it up to one node
+        if filled >= 0.9 * mass or number == len(ordered):
+            points.append((predicted / filled, observed / filled))
+            predicted = observed = filled = 0.0
+    return points
+
+
+class Calibration:
+    """Path probability and outcome of every drafted node of a replay: 5 bytes per node."""
+
+    def __init__(self) -> None:
+        self._predicted = array("f")
+        self._accepted = bytearray()
+
+    def add(self, parents: list[int], probs: list[float], path: list[int]) -> None:
+        """Add a draft's nodes; ``path`` are the accepted ones. Drafts without probabilities are skipped."""
+        if not probs or probs[0] != probs[0]:
+            return
+        whole: list[float] = []
+        for parent, p in zip(parents, probs, strict=True):
+            whole.append(p if parent < 0 else whole[parent] * p)
+        outcome = bytearray(len(whole))
+        for node in path:
+            outcome[node] = 1
+        self._predicted.extend(whole)
+        self._accepted += outcome
+
+    def __len__(self) -> int:
+        return len(self._accepted)
+
+    def reliability(self) -> Reliability | None:
+        """The reliability diagram; None without nodes."""
+        return reliability(self._predicted, np.frombuffer(bytes(self._accepted), np.uint8))
 
 
 @dataclass(slots=True)
@@ -37,16 +134,6 @@ class LayerRates:
     num_steps_with_hit: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Increments of one call, a point of the time line."""
-
-    tokens: int
-    steps: int
-    hits: int
-    accepted: int
 
 
 def share(part: float, whole: float) -> float:
@@ -71,7 +158,6 @@ def total_cost(widths: Mapping[int, int], cost: VerifyCost) -> float:
 class ReplayStats:
     """Counters of one replay."""
 
-    calls: int = 0
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -83,10 +169,9 @@ class ReplayStats:
     calibration: Calibration = field(default_factory=Calibration)
     #: seconds of every step inside the method
     seconds: array[float] = field(default_factory=lambda: array("f"))
-    points: list[Point] = field(default_factory=list)
+    #: (tokens, steps, steps with a hit, accepted tokens) at the end of each call
+    totals: list[tuple[int, int, int, int]] = field(default_factory=list)
     memory_bytes: int = 0
-    #: totals at the end of the previous call
-    _before: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     @property
     def steps(self) -> int:
@@ -107,8 +192,8 @@ class ReplayStats:
         self.steps_with_hit += bool(path)
         sources = draft.sources.tolist()
         for name, rates in self.layers.items():
-            drafted_by_layer = sum(_LAYER_OF.get(source) == name for source in sources)
-            accepted_by_layer = sum(_LAYER_OF.get(sources[node]) == name for node in path)
+            drafted_by_layer = sum(source in LAYERS[name] for source in sources)
+            accepted_by_layer = sum(sources[node] in LAYERS[name] for node in path)
             rates.num_drafted += drafted_by_layer
             rates.num_accepted += accepted_by_layer
             rates.num_steps_with_draft += drafted_by_layer > 0
@@ -116,12 +201,8 @@ class ReplayStats:
         self.calibration.add(draft.parents.tolist(), draft.probs.tolist(), path)
 
     def end_call(self) -> None:
-        """Record the increments of a call that ended."""
-        before = self._before
-        self.calls += 1
-        now = (self.tokens, self.steps, self.steps_with_hit, self.accepted)
-        self.points.append(Point(*(b - a for a, b in zip(before, now, strict=True))))
-        self._before = now
+        """Record the totals at the end of a call."""
+        self.totals.append((self.tokens, self.steps, self.steps_with_hit, self.accepted))
 
     def speedup(self, cost: VerifyCost) -> float:
         """Tokens per plain step of cost; 1 = plain decoding."""
@@ -129,19 +210,16 @@ class ReplayStats:
 
     def microseconds(self) -> dict[str, float]:
         """Percentiles of the duration of a step, draft and append together."""
-        if not self.seconds:
-            return {f"p{p}": 0.0 for p in PERCENTILES} | {"mean": 0.0}
-        us = np.frombuffer(self.seconds, np.float32).astype(np.float64) * 1e6
+        us = np.array(self.seconds or [0.0], np.float64) * 1e6
         found = np.percentile(us, PERCENTILES)
-        return {f"p{p}": float(x) for p, x in zip(PERCENTILES, found, strict=True)} | {
-            "mean": float(us.mean())
-        }
+        percentiles = {f"p{p}": float(x) for p, x in zip(PERCENTILES, found, strict=True)}
+        return percentiles | {"mean": float(us.mean())}
 
     def rates(self) -> dict[str, Any]:
         """JSON-able rates between 0 and 1, means, and the counts they are derived from."""
         steps = self.steps
         return {
-            "calls": self.calls,
+            "calls": len(self.totals),
             "tokens": self.tokens,
             "steps": steps,
             "mean_accepted_tokens": share(self.tokens, steps),

@@ -1,21 +1,44 @@
-"""Selection of the calls that are replayed: agents, limits, warm-up share."""
+"""Selection of the calls that are replayed: agents, limits, warm-up share, kind of text.
+
+The kind is decided by a rule on the lines of a log, which is printed with every result. The heuristics are
+those with which the adaptive draft length is usually chosen: JSON has ``"key":``; code has braces at line
+ends, ``def``, ``class``, ``import``, SQL statements or four-space indents; the rest is prose.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.replay.kinds import kind_of
 from suffixsvc_bench.replay.logs import Call, Encode, count_agents, read_calls
-
-__all__ = ["MOST_FREQUENT", "Selection", "Trace", "load_trace", "load_traces", "log_name", "split_agents"]
 
 #: in place of an agent's name: the agent with the most calls in the log
 MOST_FREQUENT: Final = "most-frequent"
+
+UNKNOWN: Final = "unknown"
+#: least share of non-empty lines of a kind
+_ENOUGH: Final = 0.4
+#: characters of the first answers that are classified
+_CHARACTERS: Final = 400_000
+
+_JSON: Final = re.compile(r'"[^"\n]{1,80}"\s*:|^\s*[\[{}\]],?\s*$')
+_CODE: Final = re.compile(
+    r"^(?: {4}|\t)|^\s*(?:def|class|import|from|return|func|fn|function|public|#include|use|let|const|var)\b"
+    r"|[{};]\s*$"
+    r"|\b(?:SELECT|INSERT|UPDATE|DELETE|CREATE|WITH)\b.*\b(?:FROM|INTO|SET|TABLE|AS)\b",
+    re.IGNORECASE,
+)
+
+RULE: Final = (
+    f"a log is json or code when at least {_ENOUGH:.0%} of its answers' non-empty lines look like it "
+    '("key": or a lone bracket; four-space indents, keywords, a line ending in a brace or semicolon, SQL), '
+    "json first; otherwise prose. unknown: the log has token ids only"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +53,6 @@ class Selection:
         max_calls: 0 = no limit.
         train: share of the first calls, 0 <= train < 1, that are the warm-up and not scored.
         shuffle: take the sessions of a log in random order (``seed``); the order within a session is kept.
-
-    Raises:
-        InvalidInputError: ``train`` is out of range.
     """
 
     agents: tuple[str, ...] = ()
@@ -43,10 +63,6 @@ class Selection:
     shuffle: bool = False
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.train < 1:
-            raise InvalidInputError("train must be in 0 <= train < 1", got=self.train)
-
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -54,7 +70,7 @@ class Trace:
 
     Attributes:
         name: the file's name without its suffixes.
-        kind: kind of text, see :mod:`suffixsvc_bench.replay.kinds`.
+        kind: kind of text, see :func:`kind_of`.
         warmup: calls that are replayed first and not scored.
         calls: calls that are scored, at least one.
         agents: agents of the calls; empty = all.
@@ -155,3 +171,25 @@ def _shuffled(calls: list[Call], seed: int) -> list[Call]:
     order = list(sessions.values())
     random.Random(seed).shuffle(order)
     return [call for session in order for call in session]
+
+
+def kind_of(texts: Iterable[str]) -> str:
+    """ "json", "code", "prose", or :data:`UNKNOWN` without text. See :data:`RULE`."""
+    lines = json = code = seen = 0
+    for text in texts:
+        for line in text.splitlines():
+            if not line.strip():
+                continue
+            lines += 1
+            if _JSON.search(line):
+                json += 1
+            elif _CODE.search(line):
+                code += 1
+        seen += len(text)
+        if seen >= _CHARACTERS:
+            break
+    if not lines:
+        return UNKNOWN
+    if json >= _ENOUGH * lines:
+        return "json"
+    return "code" if code >= _ENOUGH * lines else "prose"

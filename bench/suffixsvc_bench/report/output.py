@@ -1,59 +1,91 @@
-"""Output of the bench verbs: progress on stderr, and checks of output paths before a long run."""
+"""Output of the bench verbs: progress on stderr, results on stdout, and checks of output paths before a long
+run.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from suffixsvc.errors import InvalidInputError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError
+from suffixsvc_bench.report.provenance import Provenance
+from suffixsvc_bench.report.tables import Grid, print_grid
 
-__all__ = ["ProgressReporter", "require_file_path", "require_folder"]
+#: called with (current task, completed fraction of the run, 0..1)
+Report = Callable[[str, float], None]
 
 
-class ProgressReporter:
+@contextmanager
+def report_progress() -> Iterator[Report]:
     """Progress of a run on stderr: a bar on a terminal, else one line per task."""
+    console = Console(file=sys.stderr)
+    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    plain = not console.is_terminal
+    printed = ""
+    with Progress(*columns, console=console, transient=True, disable=plain) as bar:
+        shown = bar.add_task("", total=1.0)
 
-    def __init__(self) -> None:
-        console = Console(file=sys.stderr)
-        columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-        self._plain = not console.is_terminal
-        self._bar = Progress(*columns, console=console, transient=True, disable=self._plain)
-        self._task = self._bar.add_task("", total=1.0)
-        self._printed = ""
+        def report(task: str, done: float) -> None:
+            nonlocal printed
+            bar.update(shown, description=task, completed=done)
+            if plain and task != printed:
+                printed = task
+                print(f"{done:4.0%} {task}", file=sys.stderr, flush=True)
 
-    def __enter__(self) -> ProgressReporter:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def update(self, task: str, done: float) -> None:
-        """Report the current task and the completed fraction of the run, 0..1."""
-        self._bar.update(self._task, description=task, completed=done)
-        if self._plain and task != self._printed:
-            self._printed = task
-            print(f"{done:4.0%} {task}", file=sys.stderr, flush=True)
+        yield report
 
 
-def require_file_path(report: Path | None) -> None:
-    """Check that a file can be created here; None is accepted.
+def print_results(
+    results: Mapping[str, Any],
+    parts: Callable[[Mapping[str, Any]], Sequence[Grid | str]],
+    *,
+    as_json: bool,
+    seed: int | None = None,
+) -> None:
+    """Print results as JSON, or as tables and sentences, with their provenance at the end.
+
+    Args:
+        results: with the key "provenance".
+        parts: makes tables and sentences from them.
+        seed: of the run, printed with the provenance.
+    """
+    if as_json:
+        print(json.dumps(results, indent=2))
+        return
+    console = Console()
+    for part in parts(results):
+        if isinstance(part, Grid):
+            print_grid(console, part)
+        else:
+            console.print(part, soft_wrap=True)
+    origin = Provenance(**results["provenance"]).line()
+    line = origin if seed is None else f"seed {seed}, {origin}"
+    console.print(line, style="dim", highlight=False, soft_wrap=True)
+
+
+def require_file_path(path: Path | None, option: str = "--report") -> None:
+    """Check that the file of an option can be created; None is accepted.
 
     Raises:
-        InvalidInputError: it is a folder, or its folder is missing or not writable.
+        InvalidConfigError: it is a folder, or its folder is missing or not writable.
     """
-    if report is None:
+    if path is None:
         return
-    folder = report.resolve().parent
-    if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InvalidInputError(f"the report {report} must be a file in a writable folder", got=str(folder))
+    folder = path.resolve().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InvalidConfigError(
+            f"{option} must be a file in a writable folder",
+            got=repr(str(path)),
+            remedy=f"Name a file in a folder that exists and can be written: {option} FILE.",
+        )
 
 
 def require_folder(folder: Path | None) -> None:
@@ -64,3 +96,10 @@ def require_folder(folder: Path | None) -> None:
     """
     if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise InvalidInputError("--folder must be a writable folder", got=str(folder))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file, or leave what was there. OSError: it cannot be written."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import shlex
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import suffixsvc
-
-__all__ = ["Provenance", "provenance"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,9 @@ class Provenance:
     cores: int
     #: load average of the minute before the run; 0 where the system has none
     load: float = 0.0
+    #: the words of `suffixsvc bench ...`, files by their names only: folders are local to the machine; empty
+    #: for a run from Python
+    command: str = ""
 
     def as_dict(self) -> dict[str, object]:
         """JSON-able data."""
@@ -49,7 +53,15 @@ def provenance() -> Provenance:
         cpu=_cpu(),
         cores=os.cpu_count() or 1,
         load=round(_load(), 2),
+        command=_command(),
     )
+
+
+def _command() -> str:
+    words = sys.argv[1:]
+    if words[:1] != ["bench"]:
+        return ""
+    return shlex.join(["suffixsvc", *(re.sub(r"[^=]*/(?=.)", "", word) for word in words)])
 
 
 def _load() -> float:

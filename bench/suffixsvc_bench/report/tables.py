@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Grid", "html_grid", "markdown_grid", "print_grid"]
-
 
 @dataclass(slots=True)
 class Grid:

@@ -16,8 +16,6 @@ import grpc
 from suffixsvc.config import Limits
 from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS, stop_signal, write_ready_file
 
-__all__ = ["STREAM", "UNARY", "echo_request", "serve_echo"]
-
 STREAM: Final = "/suffixsvc.bench.Echo/Stream"
 UNARY: Final = "/suffixsvc.bench.Echo/Unary"
 #: default of `suffixsvc serve`: streams and unary calls
@@ -30,13 +28,14 @@ def echo_request(request_bytes: int, reply_bytes: int) -> bytes:
     return reply_bytes.to_bytes(_SIZE_BYTES, "little") + bytes(max(0, request_bytes - _SIZE_BYTES))
 
 
-def _answer(request: bytes, _context: Any = None) -> bytes:
+def echo_reply(request: bytes, _context: Any = None) -> bytes:
+    """The reply of the requested size."""
     return bytes(int.from_bytes(request[:_SIZE_BYTES], "little"))
 
 
 def _answers(requests: Iterator[bytes], _context: Any) -> Iterator[bytes]:
     for request in requests:
-        yield _answer(request)
+        yield echo_reply(request)
 
 
 def serve_echo(ready_file: Path, addresses: list[str]) -> None:
@@ -58,7 +57,7 @@ def serve_echo(ready_file: Path, addresses: list[str]) -> None:
     )
     methods: dict[str, Any] = {
         STREAM.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(_answers),
-        UNARY.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(_answer),
+        UNARY.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(echo_reply),
     }
     service = STREAM.split("/")[1]
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))

@@ -6,20 +6,12 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from suffixsvc.runtime.child_process import ChildProcesses
 
-__all__ = ["Addresses", "echo_process", "service_process", "worker_process"]
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Addresses of one server."""
-
-    unix: str
-    tcp: str
+#: addresses of one server: "unix" and "tcp"
+Addresses = dict[str, str]
 
 
 @contextlib.contextmanager
@@ -27,7 +19,7 @@ def service_process(folder: Path) -> Iterator[Addresses]:
     """`suffixsvc serve` with its defaults on an empty data folder."""
     with ChildProcesses(folder) as children:
         children.start_service(folder / "data", f"unix:{folder}/service.sock", "127.0.0.1:0")
-        yield Addresses(*_addresses(children.ready_file("service")))
+        yield _addresses(children.ready_file("service"))
 
 
 @contextlib.contextmanager
@@ -35,8 +27,7 @@ def worker_process(folder: Path, model: Path, threads: int) -> Iterator[str]:
     """`suffixsvc draft-worker` with a model; yields its address."""
     with ChildProcesses(folder) as children:
         children.start_draft_worker(model, f"unix:{folder}/worker.sock", threads=threads)
-        [address] = _addresses(children.ready_file("draft worker"))
-        yield address
+        yield _addresses(children.ready_file("draft worker"))["unix"]
 
 
 @contextlib.contextmanager
@@ -46,9 +37,11 @@ def echo_process(folder: Path) -> Iterator[Addresses]:
     line = [sys.executable, "-m", "suffixsvc_bench.rpc.echo", str(ready), socket, "127.0.0.1:0"]
     with ChildProcesses(folder) as children:
         children.start_program("echo", line, ready.exists)
-        yield Addresses(*_addresses(ready))
+        yield _addresses(ready)
 
 
-def _addresses(ready: Path) -> list[str]:
-    found: list[str] = json.loads(ready.read_text(encoding="utf-8"))["addresses"]
-    return found
+def _addresses(ready: Path) -> Addresses:
+    """The addresses in a ready file, in the order of the command line: unix, then tcp if there is one."""
+    return dict(
+        zip(("unix", "tcp"), json.loads(ready.read_text(encoding="utf-8"))["addresses"], strict=False)
+    )

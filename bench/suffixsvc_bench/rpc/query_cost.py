@@ -5,26 +5,23 @@ from __future__ import annotations
 import queue
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from suffixsvc import SuffixCache, wire
 from suffixsvc.errors import ProtocolError
 from suffixsvc.v1 import draft_worker_pb2 as pb
+from suffixsvc_bench.report.statistics import percentiles
 from suffixsvc_bench.rpc.processes import service_process, worker_process
-from suffixsvc_bench.rpc.report import Percentiles
 from suffixsvc_bench.rpc.subjects import NAMESPACE, EngineSteps, StreamSteps
-from suffixsvc_bench.rpc.timing import portions, timed
+from suffixsvc_bench.rpc.timing import alternating
 from suffixsvc_bench.rpc.workload import Workload
 from suffixsvc_client import SuffixClient
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
-
-__all__ = ["CacheQueryCost", "WorkerQueryCost", "measure_cache_queries", "measure_worker_queries"]
 
 _ROUNDS: Final = 6
 _WARM_CALLS: Final = 20
@@ -40,48 +37,21 @@ _WORKER_TIMEOUT_S: Final = 60.0
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class CacheQueryCost:
-    """Duration of a step of one session: append, learn, draft.
-
-    Attributes:
-        calls: timed calls of either kind.
-        drafted: mean tokens of an answer.
-        engine: in the caller's process.
-        rpc: over a unix socket, from `suffixsvc serve` in a separate process; None = not measured.
-    """
-
-    calls: int
-    drafted: float
-    engine: Percentiles
-    rpc: Percentiles | None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerQueryCost:
-    """Duration of a query to a draft worker.
-
-    Attributes:
-        seconds_per_token: of a drafted token, measured by the worker at its start.
-        question: a query for one token over a unix socket.
-        around: the part of it that is not computation.
-    """
-
-    seconds_per_token: float
-    question: Percentiles
-    around: Percentiles
-
-
 def measure_cache_queries(
-    *, rpc: bool, calls: int = 300, seed: int = 0, progress: Progress | None = None
-) -> CacheQueryCost:
+    *, rpc: bool, calls: int = 300, seed: int = 0, progress: Progress = lambda *_: None
+) -> dict[str, Any]:
     """Time steps after CPU-bound pauses, as in decoding, with engine and service in alternating rounds.
 
     Args:
         rpc: start a service and measure it too.
         calls: timed calls of either kind.
         seed: of the texts.
-        progress: called with the number of calls done, and of all calls.
+        progress: called with the number of calls of either kind that are done, and ``calls``.
+
+    Returns:
+        "calls": timed calls of either kind; "drafted": mean tokens of an answer; "engine_us", "rpc_us":
+        microseconds of a step of one session (append, learn, draft) in this process, and over a unix socket
+        from `suffixsvc serve` in a separate process, None if that was not measured.
 
     Raises:
         ServiceError: the service did not start, or did not answer a step.
@@ -96,31 +66,28 @@ def measure_cache_queries(
         subjects: list[EngineSteps | StreamSteps] = [engine]
         if rpc:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sfx-")))
-            address = stack.enter_context(service_process(folder)).unix
+            address = stack.enter_context(service_process(folder))["unix"]
             with SuffixClient(address) as client:
                 client.namespace(NAMESPACE).add_outputs(known)
             remote = StreamSteps(address, prompts, texts, _MAX_DRAFT_TOKENS)
             subjects.append(stack.enter_context(closing(remote)))
-        taken = [Percentiles.of(each) for each in _alternating(subjects, calls, progress)]
-    return CacheQueryCost(calls, engine.drafted / engine.steps, taken[0], taken[1] if rpc else None)
+        taken = alternating(
+            subjects, calls, _ROUNDS, _PAUSE_S, _WARM_CALLS, lambda done: progress(done, calls)
+        )
+    return {
+        "calls": calls,
+        "drafted": engine.drafted / engine.steps,
+        "engine_us": percentiles(taken[0]),
+        "rpc_us": percentiles(taken[1]) if rpc else None,
+    }
 
 
-def _alternating(
-    subjects: Sequence[EngineSteps | StreamSteps], calls: int, progress: Progress | None
-) -> list[list[float]]:
-    seconds: list[list[float]] = [[] for _ in subjects]
-    for subject in subjects:
-        timed(subject, min(_WARM_CALLS, calls), _PAUSE_S)
-    for portion in portions(calls, min(_ROUNDS, calls)):
-        for subject, taken in zip(subjects, seconds, strict=True):
-            taken.extend(timed(subject, portion, _PAUSE_S))
-        if progress is not None:
-            progress(sum(map(len, seconds)), calls * len(subjects))
-    return seconds
-
-
-def measure_worker_queries(model: Path, *, threads: int, calls: int = 30) -> WorkerQueryCost:
+def measure_worker_queries(model: Path, *, threads: int, calls: int = 30) -> dict[str, Any]:
     """Start `suffixsvc draft-worker` and time queries for one token after one new token.
+
+    Returns:
+        "seconds_per_token": of a drafted token, measured by the worker at its start; "question": microseconds
+        of a query over a unix socket; "around": the part of it that is not computation.
 
     Raises:
         ServiceError: it did not start, or answered incorrectly.
@@ -156,6 +123,8 @@ def measure_worker_queries(model: Path, *, threads: int, calls: int = 30) -> Wor
                     "the draft worker must keep its context", expected=upto, got=answer.length
                 )
         requests.put(None)
-        return WorkerQueryCost(
-            described.seconds_per_token, Percentiles.of(taken[1:]), Percentiles.of(around[1:])
-        )
+        return {
+            "seconds_per_token": described.seconds_per_token,
+            "question": percentiles(taken[1:]),
+            "around": percentiles(around[1:]),
+        }

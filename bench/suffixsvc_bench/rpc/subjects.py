@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Protocol, cast
@@ -18,21 +18,10 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.values import as_token_array
 from suffixsvc_bench.rpc import echo
 from suffixsvc_client import ClientConfig, SuffixClient
-from suffixsvc_client.protocol.effects import CLOSE, OPEN, STEP
+from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport.direct import open_transport
 from suffixsvc_client.transport.grpc_sync import GrpcTransport
 from suffixsvc_client.transport.interface import CHANNEL_OPTIONS, Transport
-
-__all__ = [
-    "NAMESPACE",
-    "EchoStream",
-    "EchoUnary",
-    "EngineSteps",
-    "Sizes",
-    "StreamSteps",
-    "Subject",
-    "UnarySteps",
-]
 
 #: long timeout: a benchmark measures a slow answer instead of getting an empty draft
 _TIMEOUT_S = 5.0
@@ -83,24 +72,99 @@ class _Generation:
         return truth[: agreed + 1]
 
 
-class _Measuring:
-    """A transport that records message sizes while ``sizes`` is a list."""
+class _Steps:
+    """Sessions that step together.
 
-    def __init__(self, transport: Transport) -> None:
+    Attributes:
+        drafted, steps: drafted tokens, and steps of a session.
+    """
+
+    def __init__(self, texts: Sequence[TokenArray], max_draft_tokens: int) -> None:
+        self._texts = [_Generation(text) for text in texts]
+        self._drafts = [Draft.empty() for _ in texts]
+        self._width = max_draft_tokens
+        self._new: list[list[int]] = []
+        self.drafted = self.steps = 0
+
+    def prepare(self) -> None:
+        """Compute the next tokens of every session."""
+        self._new = [text.next(draft) for text, draft in zip(self._texts, self._drafts, strict=True)]
+
+    def call(self) -> None:
+        """Step all sessions."""
+        self._drafts = self._step()
+        self.steps += len(self._drafts)
+        self.drafted += sum(map(len, self._drafts))
+
+    def _step(self) -> list[Draft]:
+        raise NotImplementedError
+
+
+class EngineSteps(_Steps):
+    """The sessions on an embedded engine: the part of a step that is not the wire."""
+
+    def __init__(
+        self,
+        cache: SuffixCache,
+        prompts: Sequence[TokenArray],
+        texts: Sequence[TokenArray],
+        max_draft_tokens: int,
+    ) -> None:
+        super().__init__(texts, max_draft_tokens)
+        namespace = cache.namespace(NAMESPACE)
+        self._sessions = [namespace.open_session(prompt) for prompt in prompts]
+
+    def _step(self) -> list[Draft]:
+        pairs = zip(self._sessions, self._new, strict=True)
+        return [session.step(new, self._width) for session, new in pairs]
+
+    def close(self) -> None:
+        """Close the sessions."""
+        for session in self._sessions:
+            session.close(commit=False)
+
+
+class _Measuring:
+    """A transport that records message sizes while ``noted`` is a list."""
+
+    def __init__(self, transport: Any) -> None:
         self._transport = transport
-        self.sizes: list[Sizes] | None = None
+        self.noted: list[Sizes] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
-        replies = self._transport.exchange(requests, timeout_s)
-        if self.sizes is not None:
-            self.sizes += [Sizes(a.ByteSize(), b.ByteSize()) for a, b in zip(requests, replies, strict=True)]
+        replies: list[pb.StreamReply] = self._transport.exchange(requests, timeout_s)
+        self._note(zip(requests, replies, strict=True))
         return replies
 
+    def call(self, call: Call) -> Any:
+        reply = self._transport.call(call)
+        self._note([(call.request, reply)])
+        return reply
 
-class StreamSteps:
+    def _note(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        if self.noted is not None:
+            self.noted += [Sizes(request.ByteSize(), reply.ByteSize()) for request, reply in pairs]
+
+
+class _RemoteSteps(_Steps):
+    def __init__(self, transport: Any, texts: Sequence[TokenArray], max_draft_tokens: int) -> None:
+        super().__init__(texts, max_draft_tokens)
+        self._transport = _Measuring(transport)
+
+    def sizes(self, calls: int) -> list[Sizes]:
+        """Message sizes of ``calls`` calls."""
+        noted = self._transport.noted = []
+        for _ in range(calls):
+            self.prepare()
+            self.call()
+        self._transport.noted = None
+        return noted
+
+
+class StreamSteps(_RemoteSteps):
     """Steps of several sessions in one message through the client, as an engine makes them.
 
     Args:
@@ -116,44 +180,26 @@ class StreamSteps:
         *,
         direct: bool = False,
     ) -> None:
-        self._transport = _Measuring(open_transport(target, direct=direct))
-        self.client = SuffixClient(
+        super().__init__(open_transport(target, direct=direct), texts, max_draft_tokens)
+        self._client = SuffixClient(
             transport=cast("Transport", self._transport), config=ClientConfig(step_timeout_s=_TIMEOUT_S)
         )
-        namespace = self.client.namespace(NAMESPACE)
+        namespace = self._client.namespace(NAMESPACE)
         self._sessions = [namespace.open_session(prompt) for prompt in prompts]
-        self._texts = [_Generation(text) for text in texts]
-        self._drafts = [Draft.empty() for _ in texts]
-        self._width = max_draft_tokens
-        self._new: list[list[int]] = []
         self._steps: list[Any] = []
-        self.drafted = self.steps = 0
 
     def prepare(self) -> None:
-        """Compute the next tokens of every session."""
-        self._new = [text.next(draft) for text, draft in zip(self._texts, self._drafts, strict=True)]
+        """Compute the next tokens of every session, and the arguments of the client."""
+        super().prepare()
         self._steps = [
             (session, {"new_token_ids": new, "max_draft_tokens": self._width})
             for session, new in zip(self._sessions, self._new, strict=True)
         ]
 
-    def call(self) -> None:
-        """Step all sessions."""
+    def _step(self) -> list[Draft]:
         if len(self._sessions) == 1:
-            self._drafts = [self._sessions[0].step(self._new[0], self._width)]
-        else:
-            self._drafts = self.client.step_many(self._steps)
-        self.steps += len(self._drafts)
-        self.drafted += sum(map(len, self._drafts))
-
-    def sizes(self, calls: int) -> list[Sizes]:
-        """Message sizes of ``calls`` calls."""
-        noted = self._transport.sizes = []
-        for _ in range(calls):
-            self.prepare()
-            self.call()
-        self._transport.sizes = None
-        return noted
+            return [self._sessions[0].step(self._new[0], self._width)]
+        return list(self._client.step_many(self._steps))
 
     def close(self) -> None:
         """Close the sessions.
@@ -163,157 +209,73 @@ class StreamSteps:
         """
         for session in self._sessions:
             session.close(commit=False)
-        empty = self.client.counts.empty
-        self.client.close()
+        empty = self._client.counts.empty
+        self._client.close()
         if empty:
             raise ProtocolError("every step must be answered", got=dict(empty))
 
 
-class EngineSteps:
-    """The same sessions on an embedded engine: the part of a step that is not the wire."""
-
-    def __init__(
-        self,
-        cache: SuffixCache,
-        prompts: Sequence[TokenArray],
-        texts: Sequence[TokenArray],
-        max_draft_tokens: int,
-    ) -> None:
-        namespace = cache.namespace(NAMESPACE)
-        self._sessions = [namespace.open_session(prompt) for prompt in prompts]
-        self._texts = [_Generation(text) for text in texts]
-        self._drafts = [Draft.empty() for _ in texts]
-        self._width = max_draft_tokens
-        self._new: list[list[int]] = []
-        self.drafted = self.steps = 0
-
-    def prepare(self) -> None:
-        """Compute the next tokens of every session."""
-        self._new = [text.next(draft) for text, draft in zip(self._texts, self._drafts, strict=True)]
-
-    def call(self) -> None:
-        """Step all sessions."""
-        self._drafts = [
-            session.step(new, self._width) for session, new in zip(self._sessions, self._new, strict=True)
-        ]
-        self.steps += len(self._drafts)
-        self.drafted += sum(map(len, self._drafts))
-
-    def close(self) -> None:
-        """Close the sessions."""
-        for session in self._sessions:
-            session.close(commit=False)
-
-
-class UnarySteps:
+class UnarySteps(_RemoteSteps):
     """One session by unary calls, as a simple client without a stream makes them."""
 
     def __init__(self, target: str, prompt: TokenArray, text: TokenArray, max_draft_tokens: int) -> None:
-        self._transport = GrpcTransport(target)
+        super().__init__(GrpcTransport(target), [text], max_draft_tokens)
         opening = pb.OpenSessionRequest(namespace=NAMESPACE, prompt_token_ids=wire.pack_tokens(prompt))
-        self._id = self._transport.unary(OPEN, opening, _TIMEOUT_S).session_id
-        self._text = _Generation(text)
-        self._draft = Draft.empty()
-        self._width = max_draft_tokens
-        self._seq = 0
-        self._new: list[int] = []
-        self._sizes: list[Sizes] | None = None
-        self.drafted = self.steps = 0
+        self._id = self._transport.call(Call(opening, _TIMEOUT_S)).session_id
 
-    def prepare(self) -> None:
-        """Compute the next tokens."""
-        self._new = self._text.next(self._draft)
-
-    def call(self) -> None:
-        """Step the session."""
-        self._seq += 1
+    def _step(self) -> list[Draft]:
         request = pb.StepRequest(
             session_id=self._id,
-            seq=self._seq,
-            new_token_ids=wire.pack_tokens(as_token_array(self._new)),
+            seq=self.steps + 1,
+            new_token_ids=wire.pack_tokens(as_token_array(self._new[0])),
             max_draft_tokens=self._width,
         )
-        reply = self._transport.unary(STEP, request, _TIMEOUT_S)
-        self._draft = wire.draft_from_proto(reply.draft)
-        self.steps += 1
-        self.drafted += len(self._draft)
-        if self._sizes is not None:
-            self._sizes.append(Sizes(request.ByteSize(), reply.ByteSize()))
-
-    def sizes(self, calls: int) -> list[Sizes]:
-        """Message sizes of ``calls`` calls."""
-        noted = self._sizes = []
-        for _ in range(calls):
-            self.prepare()
-            self.call()
-        self._sizes = None
-        return noted
+        return [wire.draft_from_proto(self._transport.call(Call(request, _TIMEOUT_S)).draft)]
 
     def close(self) -> None:
         """Close the session and the channel."""
         closing = pb.CloseSessionRequest(session_id=self._id, discard=True)
-        self._transport.unary(CLOSE, closing, _TIMEOUT_S)
+        self._transport.call(Call(closing, _TIMEOUT_S))
         self._transport.close()
 
 
-class _Echo:
-    """Raw bytes of the sizes of real messages, one after the other.
+class EchoCalls:
+    """The minimum work of a Python client: raw bytes of the sizes of real messages, one after the other.
 
     Args:
         think_s: duration of ``prepare``, so that the servers are idle for as long as with the other subjects.
+        stream: on a stream, else by unary calls.
     """
 
-    def __init__(self, target: str, sizes: Sequence[Sizes], think_s: float) -> None:
+    def __init__(self, target: str, sizes: Sequence[Sizes], think_s: float, *, stream: bool) -> None:
         self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
         self._messages = cycle([(echo.echo_request(s.request, s.reply), s.reply) for s in sizes])
         self._think_s = think_s
         self._request, self._reply_bytes = next(self._messages)
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._replies: Iterator[bytes] | None = None
+        self._unary: Any = self._channel.unary_unary(echo.UNARY)
+        if stream:
+            open_stream: Any = self._channel.stream_stream(echo.STREAM)
+            self._replies = open_stream(iter(self._outbox.get, None))
 
     def prepare(self) -> None:
         """Wait as long as a client prepares, and choose the next message."""
-        _busy_python(self._think_s)
+        end = time.perf_counter() + self._think_s
+        while time.perf_counter() < end:
+            pass
         self._request, self._reply_bytes = next(self._messages)
-
-    def close(self) -> None:
-        """Close the channel."""
-        self._channel.close()
-
-
-class EchoStream(_Echo):
-    """The minimum work of a Python client on a stream: bytes in, bytes out."""
-
-    def __init__(self, target: str, sizes: Sequence[Sizes], think_s: float) -> None:
-        super().__init__(target, sizes, think_s)
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        open_stream: Any = self._channel.stream_stream(echo.STREAM)
-        self._replies: Iterator[bytes] = open_stream(iter(self._outbox.get, None))
 
     def call(self) -> None:
         """Send a request and wait for its reply."""
-        self._outbox.put(self._request)
-        reply = next(self._replies)
+        if self._replies is None:
+            reply = self._unary(self._request, timeout=_TIMEOUT_S)
+        else:
+            self._outbox.put(self._request)
+            reply = next(self._replies)
         assert len(reply) == self._reply_bytes
 
     def close(self) -> None:
         """End the stream and close the channel."""
         self._outbox.put(None)
-        super().close()
-
-
-class EchoUnary(_Echo):
-    """The minimum work of a Python client with unary calls."""
-
-    def __init__(self, target: str, sizes: Sequence[Sizes], think_s: float) -> None:
-        super().__init__(target, sizes, think_s)
-        self._call: Any = self._channel.unary_unary(echo.UNARY)
-
-    def call(self) -> None:
-        """Send a request and wait for its reply."""
-        reply: bytes = self._call(self._request, timeout=_TIMEOUT_S)
-        assert len(reply) == self._reply_bytes
-
-
-def _busy_python(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
+        self._channel.close()

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from suffixsvc_bench.rpc.subjects import Subject
 
-__all__ = ["portions", "timed"]
-
 _BLOCK: Final = bytes(1 << 16)
 
 
-def timed(subject: Subject, calls: int, pause_s: float) -> list[float]:
-    """Seconds of each call.
+def alternating(
+    subjects: Sequence[Subject],
+    calls: int,
+    rounds: int,
+    pause_s: float,
+    warm_calls: int,
+    notify: Callable[[int], None] = lambda _: None,
+) -> list[list[float]]:
+    """Seconds of each call of each subject, in alternating rounds.
 
     Args:
         pause_s: CPU-bound pause before each call, seconds.
+        warm_calls: untimed calls before them.
+        notify: called after each round with the number of calls of a subject so far.
     """
+    seconds: list[list[float]] = [[] for _ in subjects]
+    for subject in subjects:
+        _timed(subject, min(warm_calls, calls), pause_s)
+    for portion in portions(calls, rounds):
+        for subject, taken in zip(subjects, seconds, strict=True):
+            taken.extend(_timed(subject, portion, pause_s))
+        notify(len(seconds[0]))
+    return seconds
+
+
+def _timed(subject: Subject, calls: int, pause_s: float) -> list[float]:
     seconds = []
     for _ in range(calls):
         subject.prepare()
@@ -38,6 +56,7 @@ def _decode(seconds: float) -> None:
 
 
 def portions(calls: int, rounds: int) -> Iterator[int]:
-    """Divide ``calls`` into ``rounds`` parts."""
+    """Divide ``calls`` into ``rounds`` parts, or one part per call if they are fewer."""
+    rounds = min(rounds, calls)
     for i in range(rounds):
         yield calls * (i + 1) // rounds - calls * i // rounds

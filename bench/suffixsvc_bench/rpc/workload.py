@@ -6,8 +6,6 @@ import numpy as np
 
 from suffixsvc.types import NewOutput, TokenArray
 
-__all__ = ["Workload"]
-
 _PHRASES = 400
 _VOCABULARY = 50_000
 #: with it a step writes 3 to 4 tokens and drafts about 5, as on recorded agents' traces

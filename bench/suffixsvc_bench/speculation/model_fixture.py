@@ -20,8 +20,6 @@ from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 
-__all__ = ["FixtureOptions", "ModelFixture"]
-
 #: bounds of the client's step timeout, seconds; between them it is the duration of a plain step
 STEP_TIMEOUT: Final = (0.005, 0.05)
 #: timeout of a draft model whose time is simulated

@@ -10,13 +10,11 @@ the ids. ``response`` is the text without the end token; its ids include the end
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from suffixsvc_driver.targets.llama.model import LlamaModel
-
-__all__ = ["RecordedCall", "text_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +48,6 @@ class RecordedCall:
         return json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-def text_of(model: LlamaModel, written: Sequence[int], eog_ids: Collection[int]) -> str:
+def text_of(model: LlamaModel, written: Sequence[int]) -> str:
     """The text of a token sequence without its end token."""
-    return model.detokenize(written[:-1] if written and written[-1] in eog_ids else written)
+    return model.detokenize(written[:-1] if written and written[-1] in model.eog_ids else written)

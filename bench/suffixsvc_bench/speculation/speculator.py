@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from suffixsvc.types import BackendNamespace
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
+from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.decode.loop import Result, StepRecord, drain, stream
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
@@ -18,8 +19,6 @@ from suffixsvc_driver.sampling.settings import GREEDY, Sampling
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.settings.text_kind import ContentType
 from suffixsvc_driver.targets import Target
-
-__all__ = ["LearnedState", "ResultSteps", "Speculator", "TimedResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +102,10 @@ class Speculator:
         steps = self.iter_drafted(prompt_ids, max_tokens, config, labels, sampling=sampling, commit=commit)
         return drain(steps, self.on_step)
 
-    def plain(
-        self, prompt_ids: Sequence[int], max_tokens: int, *, sampling: Sampling = GREEDY
-    ) -> TimedResult:
+    def plain(self, prompt_ids: Sequence[int], max_tokens: int) -> TimedResult:
         """Answer without layers, one token per step."""
-        return drain(self.iter_plain(prompt_ids, max_tokens, sampling=sampling), self.on_step)
+        bare = replace(self, namespace=None, draft_model=None, lookup=False)
+        return bare.drafted(prompt_ids, max_tokens, DriverConfig(), {})
 
     def iter_drafted(
         self,
@@ -136,7 +134,11 @@ class Speculator:
                     draft_models[agent] = self.draft_model()
                 layers.append(draft_models[agent])
             calibrator = self.learned.calibrator.setdefault((agent, str(config.policy)), Calibrator())
-            result = yield from self._stream(prompt_ids, max_tokens, config, layers, calibrator, sampling)
+            content = self.content if layers else None
+            request = Request(
+                prompt_ids, layers, max_tokens, sampling, content=content, calibrator=calibrator
+            )
+            result = yield from stream(self.target, request, config, curve=self.curve, clock=self.clock)
         except BaseException:
             if session is not None:
                 session.close(commit=False)
@@ -145,33 +147,4 @@ class Speculator:
             began = self.clock()
             session.close(commit=commit)
             outside += self.clock() - began
-        return TimedResult(result, outside + result.notify_seconds)
-
-    def iter_plain(
-        self, prompt_ids: Sequence[int], max_tokens: int, *, sampling: Sampling = GREEDY
-    ) -> ResultSteps:
-        """:meth:`plain`, step by step."""
-        result = yield from self._stream(prompt_ids, max_tokens, DriverConfig(), (), None, sampling)
-        return TimedResult(result)
-
-    def _stream(
-        self,
-        prompt_ids: Sequence[int],
-        max_tokens: int,
-        config: DriverConfig,
-        layers: Sequence[Layer],
-        calibrator: Calibrator | None,
-        sampling: Sampling,
-    ) -> Generator[StepRecord, None, Result]:
-        return stream(
-            self.target,
-            prompt_ids,
-            config,
-            layers,
-            max_tokens,
-            sampling=sampling,
-            curve=self.curve,
-            calibrator=calibrator,
-            content=self.content if layers else None,
-            clock=self.clock,
-        )
+        return TimedResult(result, outside + (result.notify_seconds if layers else 0.0))

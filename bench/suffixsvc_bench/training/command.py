@@ -10,35 +10,26 @@ from rich.console import Console
 from rich.progress import Progress
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.replay.inputs import weights_of
+from suffixsvc_bench.replay.inputs import encoder_of, weights_of
 from suffixsvc_bench.replay.logs import Call, find_logs
 from suffixsvc_bench.replay.traces import Selection, load_traces
+from suffixsvc_bench.training.options import TrainOptions
 from suffixsvc_bench.training.train import learn_weights
-from suffixsvc_client.text import TextCodec
-
-__all__ = ["run_bench_train"]
 
 
-def run_bench_train(
-    logs: Sequence[Path],
-    out: Path,
-    tokenizer: Path | None,
-    *,
-    leave_one_out: bool,
-    max_tokens: int,
-    seed: int,
-) -> None:
+def run_bench_train(options: TrainOptions) -> None:
     """See the verb's help.
 
     Raises:
-        InvalidInputError: a log cannot be read, there are too few, or ``out`` cannot be written.
+        InvalidInputError: a log cannot be read, there are too few, or ``--out`` cannot be written.
     """
-    paths = find_logs(logs)
+    out, leave_one_out = options.out, options.leave_one_out
+    paths = find_logs(options.logs)
     if not paths or (leave_one_out and len(paths) < 2):
         raise InvalidInputError(f"logs must be at least {2 if leave_one_out else 1}", got=len(paths))
     _prepare(out, folder=leave_one_out)
-    encode = TextCodec.load(tokenizer).encode if tokenizer else None
-    selection = Selection(max_tokens=max_tokens)
+    encode = encoder_of(options.tokenizer) if options.tokenizer else None
+    selection = Selection(max_tokens=options.max_tokens)
     with Progress(console=Console(stderr=True)) as bar:
         reading = bar.add_task("reading", total=len(paths))
         calls_of: dict[str, Sequence[Call]] = {}
@@ -50,8 +41,13 @@ def run_bench_train(
             task = bar.add_task(
                 f"learning without {name}" if name else "learning", total=sum(map(len, rest.values()))
             )
-            weights = learn_weights(rest, seed=seed, progress=lambda _, t=task: bar.advance(t))  # type: ignore[misc] # mypy cannot infer lambdas with defaults
-            _write(weights_of(out, name) if name else out, weights)
+            weights = learn_weights(rest, seed=options.seed, progress=lambda _, t=task: bar.advance(t))  # type: ignore[misc] # mypy cannot infer lambdas with defaults
+            file = weights_of(out, name) if name else out
+            try:
+                file.write_bytes(weights)
+            except OSError as error:
+                raise InvalidInputError(f"{file} must be writable", got=str(error)) from None
+            print(f"{file}: {len(weights)} bytes")
 
 
 def _prepare(out: Path, *, folder: bool) -> None:
@@ -63,11 +59,3 @@ def _prepare(out: Path, *, folder: bool) -> None:
             raise IsADirectoryError("it is a folder")
     except OSError as error:
         raise InvalidInputError("--out must be writable", got=str(error)) from None
-
-
-def _write(file: Path, weights: bytes) -> None:
-    try:
-        file.write_bytes(weights)
-    except OSError as error:
-        raise InvalidInputError(f"{file} must be writable", got=str(error)) from None
-    print(f"{file}: {len(weights)} bytes")

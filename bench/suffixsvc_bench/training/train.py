@@ -17,13 +17,11 @@ from suffixsvc.core import Index, Learner, Session, draft_from, pack_weights
 from suffixsvc.index.hot_index import MAX_CONTEXT
 from suffixsvc.types import TokenArray
 from suffixsvc.values import as_cost_curve
-from suffixsvc_bench.replay import Call, accepted_path
-
-__all__ = ["learn_weights"]
+from suffixsvc_bench.replay.logs import Call
+from suffixsvc_bench.replay.run import PROMPT_TOKENS, accepted_path
 
 _DRAFT_TOKENS: Final = 64
 _COST: Final = 0.05
-_PROMPT_TOKENS: Final = 3000
 
 
 def learn_weights(
@@ -43,7 +41,7 @@ def learn_weights(
         index = Index(MAX_CONTEXT)
         for writer, call in enumerate(logs[name], start=2):
             session = Session(index, [], learner, writer, PROMPT_TAIL_TOKENS)
-            session.append_context(call.prompt[-_PROMPT_TOKENS:])
+            session.append_context(call.prompt[-PROMPT_TOKENS:])
             _generate(session, call.response)
             if progress is not None:
                 progress(call)

@@ -1,10 +1,9 @@
 """Tasks whose recorded answers are the source of the shipped caches, and held-out tasks to evaluate them.
 
-task.py         a task and its split
+task.py         a task and its split; reader of the files
 sql.py          questions about databases; one TOML file per schema in tasks/sql/
 structured.py   tool calls, extraction, plans and reports as JSON; one TOML file per theme in tasks/json/
 code.py         Python code; one TOML file per theme in tasks/code/
-files.py        reader of these files
 
 Nothing is random: the same tasks, in the same order, every time.
 """

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from suffixsvc_bench.workloads.files import read_themes
-from suffixsvc_bench.workloads.task import Task, make_task
-
-__all__ = ["tasks"]
+from suffixsvc_bench.workloads.task import Task, make_task, message, read_themes
 
 _ROLE: Final = "You are a careful Python programmer. You write Python 3.11 and use the standard library only."
 _INTRO: Final = "Write"
@@ -35,5 +32,5 @@ def _of_theme(name: str, theme: dict[str, Any]) -> Iterator[Task]:
             question = f"{theme['instruction']}\n\n{text.strip()}"
         else:
             question = f"{theme.get('intro', _INTRO)} {text}.\n{_WRITE}"
-        messages = [{"role": "system", "content": _ROLE}, {"role": "user", "content": question}]
+        messages = [message("system", _ROLE), message("user", question)]
         yield make_task("code", name, kind, messages, MAX_TOKENS, held_out_theme=held_out)

@@ -12,10 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from suffixsvc_bench.workloads.files import read_themes
-from suffixsvc_bench.workloads.task import Task, make_task
-
-__all__ = ["tasks"]
+from suffixsvc_bench.workloads.task import Task, make_task, message, read_themes
 
 #: system message for tools of the Qwen and Hermes models
 _TOOLS: Final = """\
@@ -51,10 +48,14 @@ def _of_theme(name: str, theme: dict[str, Any]) -> Iterator[Task]:
         tools="\n".join(json.dumps(_signature(tool, about)) for tool, about in theme["tools"].items())
     )
     for question in _filled(theme["prompts"], theme["values"], theme.get("count", _COUNT)):
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-        held_out = theme.get("held_out", False)
+        messages = [message("system", system), message("user", question)]
         yield make_task(
-            "json", name.replace("_", "-"), theme["kind"], messages, MAX_TOKENS, held_out_theme=held_out
+            "json",
+            name.replace("_", "-"),
+            theme["kind"],
+            messages,
+            MAX_TOKENS,
+            held_out_theme=theme.get("held_out", False),
         )
 
 

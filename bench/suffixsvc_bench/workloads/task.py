@@ -1,21 +1,22 @@
-"""A task for a model, and its side of the train / held-out split."""
+"""A task for a model, its side of the train / held-out split, and the files that tasks are made from."""
 
 from __future__ import annotations
 
 import enum
 import json
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import xxhash
 
 from suffixsvc_bench.demo.agents import Messages
 
-__all__ = ["Split", "Task", "in_order", "make_task"]
-
 #: of the order of the tasks and of the split
 SEED: Final = 4
+_TASKS: Final = Path(__file__).with_name("tasks")
 #: share of the tasks of a training theme that are held out
 HELD_OUT_SHARE: Final = 0.08
 
@@ -73,3 +74,16 @@ def in_order(tasks: Iterable[Task]) -> list[Task]:
     Any prefix of it is a fair sample of all themes, kinds and splits.
     """
     return sorted(tasks, key=lambda task: xxhash.xxh3_64_intdigest(task.id.encode(), SEED))
+
+
+def read_themes(workload: str) -> dict[str, dict[str, Any]]:
+    """The files of a workload by name without suffix, sorted."""
+    return {
+        path.stem: tomllib.loads(path.read_text(encoding="utf-8"))
+        for path in sorted((_TASKS / workload).glob("*.toml"))
+    }
+
+
+def message(role: str, content: str) -> dict[str, str]:
+    """One message of a conversation."""
+    return {"role": role, "content": content}

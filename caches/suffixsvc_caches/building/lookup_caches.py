@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from suffixsvc import __version__
+import numpy as np
+import xxhash
+
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_caches.building.files import WrittenFile, all_records, write_records, write_rows
-from suffixsvc_caches.building.selection import candidates, select
-from suffixsvc_caches.counting import RecordFile, Records
-from suffixsvc_caches.lookup.pruning import require_budget
-from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
-from suffixsvc_caches.manifest import (
-    CacheFormat,
-    Manifest,
-    SourceFile,
-    TokenizerNote,
-    manifest_path,
-    write_manifest,
-)
+from suffixsvc.lookup_records import RecordFile
+from suffixsvc_caches.atomic import new_file
+from suffixsvc_caches.building.selection import select
+from suffixsvc_caches.counting.merging import Records
+from suffixsvc_caches.lookup.algorithm import thresholds
+from suffixsvc_caches.lookup.pruning import file_words, require_budget
+from suffixsvc_caches.lookup.table import MAX_ORDER
+from suffixsvc_caches.manifest import CacheFormat, Manifest, manifest_path, write_manifest
 
-__all__ = [
-    "DYNAMIC_MAX_COUNT",
-    "STATIC_MAX_COUNT",
-    "LookupCaches",
-    "LookupFiles",
-    "LookupSpec",
-    "Provenance",
-    "output_paths",
-]
-
-#: llama.cpp multiplies a count of the context or dynamic cache by 100 times a static count in int32; 4,000 x
-#: 100 x 5,000 fits, with headroom for the counts that a server adds
-STATIC_MAX_COUNT: Final = 4_000
-DYNAMIC_MAX_COUNT: Final = 5_000
+#: Largest counts: llama.cpp multiplies a count of the context or dynamic cache by 100 times a static count in
+#: int32; 4,000 x 100 x 5,000 fits, with headroom for the counts that a server adds.
+_MAX_COUNTS: Final = {CacheFormat.STATIC: 4_000, CacheFormat.DYNAMIC: 5_000}
 _MOST: Final = 2**31 - 1
+_PIECE: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +65,11 @@ class LookupSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
-    """Origin of the counts of caches, for their manifests.
+class WrittenFile:
+    """A lookup cache that was written, and the manifest beside it."""
 
-    Attributes:
-        tokenizer: identity of the tokenizer.
-        sources: the files counted.
-        options: how they were read and counted, as plain JSON.
-    """
-
-    tokenizer: TokenizerNote
-    sources: tuple[SourceFile, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    path: Path
+    manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,124 +80,129 @@ class LookupFiles:
     dynamic: WrittenFile | None = None
 
 
-def output_paths(specs: Iterable[LookupSpec | None]) -> list[Path]:
-    """Return the files that a build writes: caches and their manifests.
-
-    Raises:
-        InvalidConfigError: two of them have the same path.
-    """
-    paths = [path for each in specs if each for path in (each.path, manifest_path(each.path))]
-    places = [path.parent.resolve() / path.name for path in paths]
-    for i, place in enumerate(places):
-        if place in places[:i]:
-            raise InvalidConfigError("the caches must have different files", got=paths[i])
-    return paths
-
-
+@dataclass(frozen=True, slots=True)
 class LookupCaches:
     """A static cache, a dynamic one, or both, from the same counts.
 
-    Attributes:
-        wanted: the merge outputs that they need.
-
     Raises:
-        InvalidConfigError: both have the same path.
+        InvalidConfigError: files have the same path.
     """
 
-    def __init__(self, static: LookupSpec | None, dynamic: LookupSpec | None) -> None:
-        output_paths((static, dynamic))
-        self._static = static
-        self._dynamic = dynamic
-        self._of_static = _wanted(static, is_static=True) if static else []
-        self._of_dynamic = _wanted(dynamic, is_static=False) if dynamic else []
-        self.wanted: list[RecordFile] = [*self._of_static, *self._of_dynamic]
+    static: LookupSpec | None = None
+    dynamic: LookupSpec | None = None
+
+    def __post_init__(self) -> None:
+        paths = self.output_paths
+        places = [path.parent.resolve() / path.name for path in paths]
+        for i, place in enumerate(places):
+            if place in places[:i]:
+                raise InvalidConfigError("the caches must have different files", got=paths[i])
+
+    @property
+    def paths(self) -> list[Path]:
+        """The lookup caches."""
+        return [each.path for each in (self.static, self.dynamic) if each is not None]
+
+    @property
+    def output_paths(self) -> list[Path]:
+        """The lookup caches and their manifests."""
+        return [path for cache in self.paths for path in (cache, manifest_path(cache))]
+
+    @property
+    def wanted(self) -> list[RecordFile]:
+        """The merge outputs that they need."""
+        return [*_wanted(self.static, CacheFormat.STATIC), *_wanted(self.dynamic, CacheFormat.DYNAMIC)]
 
     def write(
-        self,
-        found: Sequence[Records],
-        provenance: Provenance,
-        *,
-        force: bool,
-        memory_bytes: int | None = None,
+        self, found: Sequence[Records], *, force: bool, memory_bytes: int | None = None, **origin: Any
     ) -> LookupFiles:
         """Write the files and their manifests.
 
         Args:
             found: merged records, one for each of :attr:`wanted`.
-            provenance: for the manifests.
             force: replace existing files.
             memory_bytes: memory for the selection of records; None = no limit.
+            origin: tokenizer, sources and options of the counts, for the manifests.
 
         Raises:
             InvalidInputError: a file exists, and not ``force``.
             StoreError: a file cannot be written; no partial file is left.
         """
-        of_static, of_dynamic = found[: len(self._of_static)], found[len(self._of_static) :]
-        how = (provenance, force, memory_bytes)
+        split = len(_wanted(self.static, CacheFormat.STATIC))
+        how = (force, memory_bytes, origin)
         return LookupFiles(
-            _write(self._static, True, of_static, *how) if self._static else None,
-            _write(self._dynamic, False, of_dynamic, *how) if self._dynamic else None,
+            _write(self.static, CacheFormat.STATIC, found[:split], *how) if self.static else None,
+            _write(self.dynamic, CacheFormat.DYNAMIC, found[split:], *how) if self.dynamic else None,
         )
 
 
-def _wanted(each: LookupSpec, *, is_static: bool) -> list[RecordFile]:
-    if each.selects:
-        orders = [STATIC_ORDER] if is_static else list(range(1, MAX_ORDER + 1))
-        return candidates(orders, static=is_static, min_count=each.min_count)
-    return all_records(
-        static=is_static,
-        min_count=each.min_count,
-        top=each.top,
-        max_count=_max_count(each, is_static),
-        unique=not each.exact_counts,
-    )
+def _wanted(spec: LookupSpec | None, kind: CacheFormat) -> list[RecordFile]:
+    if spec is None:
+        return []
+    static = kind is CacheFormat.STATIC
+    rules = [(order, *rule) for order, rule in thresholds(static=static).items()]
+    if spec.selects:  # candidates: n-grams that fire, with their best follower
+        return [
+            RecordFile(order, MAX_ORDER + 1, spec.min_count, 1, 0, least, percent, firing=True, totals=True)
+            for order, least, percent in rules
+        ]
+    # In a dynamic cache the best follower needs two thirds of the occurrences, so there are no ties.
+    unique = static and not spec.exact_counts
+    most = _max_count(spec, kind)
+    return [
+        RecordFile(order, MAX_ORDER, spec.min_count, spec.top, most, least, percent, unique=unique)
+        for order, least, percent in rules
+    ]
+
+
+def _max_count(spec: LookupSpec, kind: CacheFormat) -> int:
+    return 0 if spec.exact_counts else _MAX_COUNTS[kind]
 
 
 def _write(
-    each: LookupSpec,
-    is_static: bool,
-    records: Sequence[Records],
-    provenance: Provenance,
+    spec: LookupSpec,
+    kind: CacheFormat,
+    found: Sequence[Records],
     force: bool,
     memory_bytes: int | None,
+    origin: Mapping[str, Any],
 ) -> WrittenFile:
-    most = _max_count(each, is_static)
-    least = 0
-    if each.selects:
-        selection, least = select(records, each.budget_bytes, memory_bytes)
-        written = write_rows(each.path, selection.words(most), force=force)
+    most, least = _max_count(spec, kind), 0
+    if spec.selects:
+        selected, least = select(found, spec.budget_bytes, memory_bytes)
+        rows = file_words(selected, most)  # records with one follower each, by order
+        pieces: Iterable[bytes] = (np.ascontiguousarray(each, "<i4").tobytes() for each in rows)
+        numbers = list(map(len, rows))
+        pairs, count = sum(numbers), sum(int(each[:, -1].sum(dtype=np.int64)) for each in rows)
     else:
-        written = write_records(each.path, records, force=force)
-    manifest = Manifest(
-        CacheFormat.STATIC if is_static else CacheFormat.DYNAMIC,
-        each.path.name,
-        written.size_bytes,
-        written.xxh3,
-        written.ngrams,
-        written.pairs,
-        written.count,
-        provenance.tokenizer,
-        provenance.sources,
-        {**provenance.options, **_options(each, most, least)},
-        f"suffixsvc {__version__}",
-    )
-    write_manifest(each.path, manifest, force=True)  # an existing one describes the old file
-    return written
-
-
-def _options(each: LookupSpec, most: int, least: int) -> dict[str, Any]:
-    """Options of a file for its manifest."""
-    return {
-        "budget_bytes": each.budget_bytes,
-        "compact": each.selects,
-        "min_count": each.min_count,
-        "top": each.top,
+        pieces = _pieces(found)
+        numbers = [each.records for each in found]
+        pairs, count = sum(each.pairs for each in found), sum(each.count_sum for each in found)
+    size, digest = 0, xxhash.xxh3_64()
+    with new_file(spec.path, force=force) as file:
+        for piece in pieces:
+            file.write(piece)
+            digest.update(piece)
+            size += len(piece)
+    options = {
+        **origin["options"],
+        "budget_bytes": spec.budget_bytes,
+        "compact": spec.selects,
+        "min_count": spec.min_count,
+        "top": spec.top,
         "max_count": most,
         "left_out_below": least,  # because of the memory limit of the selection
     }
+    ngrams = {each.wanted.order: number for each, number in zip(found, numbers, strict=True) if number}
+    manifest = Manifest(
+        kind, spec.path.name, size, digest.hexdigest(), ngrams, pairs, count, **{**origin, "options": options}
+    )
+    write_manifest(spec.path, manifest, force=True)  # an existing one describes the old file
+    return WrittenFile(spec.path, manifest)
 
 
-def _max_count(each: LookupSpec, is_static: bool) -> int:
-    if each.exact_counts:
-        return 0
-    return STATIC_MAX_COUNT if is_static else DYNAMIC_MAX_COUNT
+def _pieces(found: Sequence[Records]) -> Iterator[bytes]:
+    for path in (path for each in found for path in each.parts):
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece

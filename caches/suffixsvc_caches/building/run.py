@@ -10,31 +10,17 @@ from typing import Any, Final
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, StoreFullError, TokenizerMismatchError
 from suffixsvc_caches.atomic import remove_stale_temporaries, require_file_path, require_new
-from suffixsvc_caches.building.files import WrittenFile
-from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, Provenance, output_paths
+from suffixsvc_caches.building.lookup_caches import LookupFiles
 from suffixsvc_caches.building.spec import BuildSpec
-from suffixsvc_caches.counting import (
-    CountOptions,
-    CountPlan,
-    CountResult,
-    Journal,
-    Progress,
-    RecordFile,
-    Records,
-    SpooledCall,
-    TokenSpool,
-    count_logs,
-    merge_runs,
-)
-from suffixsvc_caches.counting.local import open_spool
+from suffixsvc_caches.counting.journal import Journal
+from suffixsvc_caches.counting.local import count_logs, open_spool
 from suffixsvc_caches.counting.memory import resident_bytes
-from suffixsvc_caches.counting.plan import as_plain
+from suffixsvc_caches.counting.merging import Records, merge_runs
+from suffixsvc_caches.counting.plan import CountOptions, CountPlan, CountResult, Progress, as_plain
+from suffixsvc_caches.counting.spool import SpooledCall, TokenSpool
 from suffixsvc_caches.logs import LogFile, ReadOptions, find_logs
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
 from suffixsvc_caches.manifest import SourceFile, TokenizerNote
-
-__all__ = ["BuildObserver", "BuildResult", "build"]
-
 
 #: minimum memory for the selection of records
 _MIN_SELECTION_BYTES: Final = 32 << 20
@@ -63,14 +49,13 @@ class BuildResult:
     Attributes:
         files: the logs.
         counted: result of reading and counting.
-        static, dynamic: lookup caches written.
+        caches: lookup caches written.
         corpus_outputs: number of outputs of the corpus.
     """
 
     files: Sequence[LogFile]
     counted: CountResult
-    static: WrittenFile | None = None
-    dynamic: WrittenFile | None = None
+    caches: LookupFiles
     corpus_outputs: int = 0
 
 
@@ -91,7 +76,7 @@ def build(spec: BuildSpec, observer: BuildObserver | None = None) -> BuildResult
         StoreError: a file cannot be written.
     """
     observer = observer or BuildObserver()
-    for path in spec.cache_paths:
+    for path in spec.caches.paths:
         require_file_path(path)
     files = find_logs(spec.logs, spec.reading)
     _require_not_input(spec, files)
@@ -110,29 +95,24 @@ def build(spec: BuildSpec, observer: BuildObserver | None = None) -> BuildResult
         caches = _write_caches(spec, plan, journal, counted, observer)
         outputs = _load(spec, plan, journal, counted, observer)
     except StoreFullError as error:
-        raise _disk_full_error(error, work, kept=journal.close_or_remove()) from error
+        then = (
+            f"The counts are kept in {work}: the same command resumes the build."
+            if journal.close_or_remove()
+            else "No counts were stored yet: the same command starts over."
+        )
+        remedy = f"{error.remedy or 'Free space on the disk.'} {then}"
+        raise StoreFullError(error.message, expected=error.expected, got=error.got, remedy=remedy) from error
     except BaseException:
         journal.close_or_remove()
         raise
     journal.remove()
-    return BuildResult(files, counted, caches.static, caches.dynamic, outputs)
-
-
-def _disk_full_error(error: StoreFullError, work: Path, *, kept: bool) -> StoreFullError:
-    """Add to the remedy whether the build can be resumed."""
-    then = (
-        f"The counts are kept in {work}: the same command resumes the build."
-        if kept
-        else "No counts were stored yet: the same command starts over."
-    )
-    remedy = f"{error.remedy or 'Free space on the disk.'} {then}"
-    return StoreFullError(error.message, expected=error.expected, got=error.got, remedy=remedy)
+    return BuildResult(files, counted, caches, outputs)
 
 
 def work_folder(spec: BuildSpec, key: str) -> Path:
     """Return the default work folder: beside the first output, with a name that depends on the plan."""
     corpus = [spec.corpus.data] if spec.corpus and spec.corpus.data else []
-    first = [*spec.cache_paths, *corpus, Path("suffixsvc-build")][0]
+    first = [*spec.caches.paths, *corpus, Path("suffixsvc-build")][0]
     beside = Path(os.path.abspath(first))  # with_name() fails for "."
     return beside.with_name(f"{beside.name}.work-{key[:8]}")
 
@@ -142,7 +122,7 @@ def _require_not_input(spec: BuildSpec, files: Sequence[LogFile]) -> None:
     inputs = {file.path.resolve() for file in files}
     if spec.tokenizer is not None:
         inputs.add(spec.tokenizer.path.resolve())
-    for path in output_paths((spec.static, spec.dynamic)):
+    for path in spec.caches.output_paths:
         if path.resolve() in inputs:
             raise InvalidInputError(
                 f"output {path} must not be an input", remedy="Give the cache another name."
@@ -151,7 +131,7 @@ def _require_not_input(spec: BuildSpec, files: Sequence[LogFile]) -> None:
 
 def _require_new(spec: BuildSpec, journal: Journal) -> None:
     """Check that outputs do not exist, except for those that an earlier run of this build wrote."""
-    for path in spec.cache_paths:
+    for path in spec.caches.paths:
         require_new(path, force=spec.force or journal.is_own_output(path))
 
 
@@ -159,63 +139,54 @@ def _count_or_clear(
     spec: BuildSpec, plan: CountPlan, journal: Journal, observer: BuildObserver
 ) -> CountResult:
     try:
-        counted = _count(spec, plan, journal, observer)
-        _require_tokens(counted)
+        return _count(spec, plan, journal, observer)
     except InvalidConfigError:
         raise  # too little memory, for example: a build with other settings resumes from here
     except (InvalidInputError, TokenizerMismatchError):
         # The logs must change, which makes another plan, so that this work folder cannot be resumed.
         journal.remove()
         raise
-    return counted
-
-
-def _require_tokens(counted: CountResult) -> None:
-    if not counted.tokens:
-        raise InvalidInputError("the logs must have responses", got=counted.report.describe())
 
 
 def _count_options(spec: BuildSpec) -> CountOptions:
-    lowest, highest = (1, MAX_ORDER) if spec.dynamic else (STATIC_ORDER, STATIC_ORDER)
+    orders = (1, MAX_ORDER) if spec.dynamic else (STATIC_ORDER, STATIC_ORDER)
     return CountOptions(
-        lowest,
-        highest,
-        spec.context_tokens,
-        spec.dedupe,
-        spec.workers,
-        spec.memory_bytes,
-        spec.checkpoint_seconds,
+        *orders, spec.context_tokens, spec.dedupe, spec.workers, spec.memory_bytes, spec.checkpoint_seconds
     )
 
 
 def _count(spec: BuildSpec, plan: CountPlan, journal: Journal, observer: BuildObserver) -> CountResult:
     if spec.engine == "local":
-        return count_logs(plan, journal, observer.on_count_progress)
-    from suffixsvc_caches.counting.cluster import count_on_cluster  # noqa: PLC0415 - needs ray
+        counted = count_logs(plan, journal, observer.on_count_progress)
+    else:
+        from suffixsvc_caches.counting.cluster import count_on_cluster  # noqa: PLC0415 - needs ray
 
-    return count_on_cluster(plan, spec.tokenizer, journal, observer.on_count_progress)
+        counted = count_on_cluster(plan, journal, observer.on_count_progress, source=spec.tokenizer)
+    if not counted.tokens:
+        raise InvalidInputError("the logs must have responses", got=counted.report.describe())
+    return counted
 
 
 def _write_caches(
     spec: BuildSpec, plan: CountPlan, journal: Journal, counted: CountResult, observer: BuildObserver
 ) -> LookupFiles:
-    caches = LookupCaches(spec.static, spec.dynamic)
-    if not caches.wanted:
+    if not spec.caches.paths:
         return LookupFiles()
-    found = _merge(spec, journal, caches.wanted, observer)
+    found = _merge(spec, journal, observer)
     _require_new(spec, journal)  # again, because counting takes a while
-    journal.begin_write(spec.cache_paths)
-    for path in spec.cache_paths:
+    journal.begin_write(spec.caches.paths)
+    for path in spec.caches.paths:
         remove_stale_temporaries(path)
     memory = max(_MIN_SELECTION_BYTES, spec.memory_bytes - resident_bytes())
-    written = caches.write(found, _provenance(spec, plan, counted), force=True, memory_bytes=memory)
+    written = spec.caches.write(found, force=True, memory_bytes=memory, **_origin(spec, plan, counted))
     for records in found:
         for part in records.parts:
             part.unlink(missing_ok=True)
     return written
 
 
-def _provenance(spec: BuildSpec, plan: CountPlan, counted: CountResult) -> Provenance:
+def _origin(spec: BuildSpec, plan: CountPlan, counted: CountResult) -> dict[str, Any]:
+    """Origin of the counts, for the manifests."""
     tokenizer = plan.tokenizer
     note = TokenizerNote(
         counted.fingerprint,
@@ -237,12 +208,11 @@ def _provenance(spec: BuildSpec, plan: CountPlan, counted: CountResult) -> Prove
     if grown:  # the log is still being written: the hashed bytes are not the counted ones
         options["changed_meanwhile"] = grown
     sources += tuple(SourceFile.of(path) for path in requests)
-    return Provenance(note, sources, options)
+    return {"tokenizer": note, "sources": sources, "options": options}
 
 
-def _merge(
-    spec: BuildSpec, journal: Journal, wanted: Sequence[RecordFile], observer: BuildObserver
-) -> list[Records]:
+def _merge(spec: BuildSpec, journal: Journal, observer: BuildObserver) -> list[Records]:
+    wanted = spec.caches.wanted
     if spec.engine == "local":
         return merge_runs(journal, wanted, spec.workers, observer.on_merge_progress)
     from suffixsvc_caches.counting.cluster import merge_on_cluster  # noqa: PLC0415 - needs ray

@@ -1,4 +1,4 @@
-"""Selection of records for small caches, in bounded memory, and the merge outputs that it needs."""
+"""Selection of records for small caches, in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from suffixsvc_caches.counting import RecordFile, Records
-from suffixsvc_caches.lookup.algorithm import LAX, STRICT
-from suffixsvc_caches.lookup.pruning import ROW_WORDS, Selection, select_rows
-from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER, Int32s
-
-__all__ = ["candidates", "select"]
+from suffixsvc_caches.counting.merging import Records
+from suffixsvc_caches.lookup.pruning import ROW_WORDS, select_rows
+from suffixsvc_caches.lookup.table import Int32s
 
 #: memory of a candidate during the selection: two copies of its row, and derived arrays
 _CANDIDATE_BYTES: Final = 160
@@ -21,38 +18,20 @@ _PIECE_ROWS: Final = 1 << 16
 _MAX_BIN: Final = 1 << 16
 
 
-def candidates(orders: Sequence[int], *, static: bool, min_count: int) -> list[RecordFile]:
-    """Return the merge outputs of candidates: n-grams that fire, with their best follower."""
-    rules = {STATIC_ORDER: LAX[STATIC_ORDER - 1]} if static else dict(enumerate(STRICT, 1))
-    return [
-        RecordFile(
-            order,
-            slots=MAX_ORDER + 1,
-            min_count=min_count,
-            top=1,
-            least=rules[order][0],
-            percent=rules[order][1],
-            firing=True,
-            totals=True,
-        )
-        for order in orders
-    ]
-
-
 def select(
     found: Sequence[Records], budget_bytes: int | None, memory_bytes: int | None = None
-) -> tuple[Selection, int]:
+) -> tuple[list[Int32s], int]:
     """Select the best records for a budget (:func:`suffixsvc_caches.lookup.pruning.select_rows`).
 
     Args:
-        found: merged records of :func:`candidates`, by rising order.
+        found: merged records of n-grams that fire, with their best follower, by rising order.
         budget_bytes: size limit of the file; None = no limit.
         memory_bytes: memory for the selection; if the candidates take more, those with the lowest counts are
             dropped first. None = no limit.
 
     Returns:
-        The selection, and the count below which candidates were dropped because of the memory limit (0 if
-        none were).
+        The selected rows by order, and the count below which candidates were dropped because of the memory
+        limit (0 if none were).
     """
     most = sum(each.records for each in found) if memory_bytes is None else memory_bytes // _CANDIDATE_BYTES
     least = _least_count(found, most)

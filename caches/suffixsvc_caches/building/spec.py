@@ -8,11 +8,9 @@ from pathlib import Path
 
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_caches.building.lookup_caches import LookupSpec, output_paths
+from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupSpec
 from suffixsvc_caches.logs import ReadOptions
-from suffixsvc_caches.tokenizers import TokenizerSource
-
-__all__ = ["BuildSpec", "CorpusTarget"]
+from suffixsvc_caches.tokenizers.load import TokenizerSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +75,9 @@ class BuildSpec:
     engine: str = "local"
 
     @property
-    def cache_paths(self) -> list[Path]:
+    def caches(self) -> LookupCaches:
         """The lookup caches to be written."""
-        return [each.path for each in (self.static, self.dynamic) if each is not None]
+        return LookupCaches(self.static, self.dynamic)
 
     def __post_init__(self) -> None:
         if not (self.static or self.dynamic or self.corpus):
@@ -87,7 +85,7 @@ class BuildSpec:
                 "a build must have a static cache, a dynamic cache or a corpus",
                 remedy="Give --lookup-static, --lookup-dynamic, --data or --server.",
             )
-        output_paths((self.static, self.dynamic))
+        _ = self.caches  # validates the paths
         if not self.logs:
             raise InvalidConfigError("logs must have at least one file or folder")
         if self.engine not in ("local", "ray"):

@@ -4,24 +4,3 @@ logs ─ batches ─> encode, count (workers) ─> runs in a work folder ─> me
                                                    │
                                              journal: which run has which batches
 """
-
-from suffixsvc_caches.counting.journal import Journal
-from suffixsvc_caches.counting.local import count_logs
-from suffixsvc_caches.counting.merging import merge_runs
-from suffixsvc_caches.counting.plan import CountOptions, CountPlan, CountResult, Progress
-from suffixsvc_caches.counting.records import RecordFile, Records
-from suffixsvc_caches.counting.spool import SpooledCall, TokenSpool
-
-__all__ = [
-    "CountOptions",
-    "CountPlan",
-    "CountResult",
-    "Journal",
-    "Progress",
-    "RecordFile",
-    "Records",
-    "SpooledCall",
-    "TokenSpool",
-    "count_logs",
-    "merge_runs",
-]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import xxhash
 
-from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
+from suffixsvc.errors import TokenizerMismatchError
 from suffixsvc.types import TokenArray
 from suffixsvc_caches.counting.plan import CountPlan
 from suffixsvc_caches.logs import LogCall, LogFile, ReadReport
-from suffixsvc_caches.tokenizers import encode_texts
-
-__all__ = ["Batch", "BatchReader", "DigestFilter", "encode", "response_digest"]
+from suffixsvc_caches.tokenizers.load import no_tokenizer
+from suffixsvc_caches.tokenizers.pieces import encode_contents
 
 #: limits of a batch; large enough that dispatching it costs little compared with encoding it
-_CALLS: Final = 1024
-_SIZE: Final = 1 << 18  # characters or tokens of its responses
+BATCH_CALLS: Final = 1024
+BATCH_SIZE: Final = 1 << 18  # characters or tokens of its responses
 #: characters of a prompt's end that are encoded for each of its last tokens
 _CHARS_PER_TOKEN: Final = 32
 
@@ -45,28 +44,23 @@ class Batch:
     bytes_read: int
 
 
-class DigestFilter(Protocol):
-    """Set of the digests of earlier responses."""
-
-    def add(self, digest: bytes) -> bool:
-        """Add a digest; return whether it is new."""
-
-
 class BatchReader:
     """Divides the files of a plan into batches.
 
     Args:
         plan: the build.
-        seen: digests of earlier responses; None keeps duplicates.
+        is_new: whether no earlier response has the digest of the next one; None keeps duplicates.
         fingerprint: tokenizer that token ids must belong to; "" = that of the first call that names one.
 
     Attributes:
         fingerprint: tokenizer of the calls so far; "" = unknown.
     """
 
-    def __init__(self, plan: CountPlan, seen: DigestFilter | None, fingerprint: str = "") -> None:
+    def __init__(
+        self, plan: CountPlan, is_new: Callable[[bytes], bool] | None, fingerprint: str = ""
+    ) -> None:
         self._plan = plan
-        self._seen = seen
+        self._is_new = is_new
         self.fingerprint = plan.tokenizer.fingerprint if plan.tokenizer else fingerprint
 
     def batches(self, index: int, file: LogFile, report: ReadReport) -> Iterator[Batch]:
@@ -92,31 +86,22 @@ class BatchReader:
         for call in self._plan.calls(file, report, set_position):
             self._check(call, file, read)
             read += 1
-            if self._is_duplicate(call):
+            if self._is_new and len(call.response) and not self._is_new(response_digest(call.response)):
                 duplicates += 1
             elif len(call.response):
                 calls.append(call)
                 size += len(call.response)
-            if size >= _SIZE or read - first >= _CALLS:
+            if size >= BATCH_SIZE or read - first >= BATCH_CALLS:
                 yield Batch(index, number, first, calls, duplicates, position)
                 number, first = number + 1, read
                 calls, size, duplicates = [], 0, 0
         if read > first:
             yield Batch(index, number, first, calls, duplicates, position)
 
-    def _is_duplicate(self, call: LogCall) -> bool:
-        if self._seen is None or not len(call.response):
-            return False
-        return not self._seen.add(response_digest(call.response))
-
     def _check(self, call: LogCall, file: LogFile, number: int) -> None:
         if isinstance(call.response, str):
             if self._plan.tokenizer is None and call.response:
-                raise InvalidInputError(
-                    f"{file.path} must have token ids if there is no tokenizer",
-                    got="texts",
-                    remedy="Give a GGUF or a tokenizer.json with --tokenizer.",
-                )
+                raise no_tokenizer(file.path)
             return
         if call.tokenizer and self.fingerprint and call.tokenizer != self.fingerprint:
             raise TokenizerMismatchError(
@@ -138,7 +123,7 @@ def encode(
     plan: CountPlan, calls: list[LogCall], prompt_tokens: int
 ) -> tuple[list[TokenArray], list[TokenArray]]:
     """Encode calls: (token ids of the responses, the last ``prompt_tokens`` token ids of the prompts)."""
-    responses = _encode_all(plan, [call.response for call in calls])
+    responses = encode_contents(plan.tokenizer, [call.response for call in calls])
     if not prompt_tokens:
         return responses, [np.empty(0, np.int32)] * len(calls)
     # Only the end of a prompt is encoded. A cut inside a token changes tokens next to it, but not the last
@@ -147,11 +132,4 @@ def encode(
         prompt[-_CHARS_PER_TOKEN * prompt_tokens :] if isinstance(prompt := call.prompt, str) else prompt
         for call in calls
     ]
-    return responses, [tokens[-prompt_tokens:] for tokens in _encode_all(plan, ends)]
-
-
-def _encode_all(plan: CountPlan, given: list[str | TokenArray]) -> list[TokenArray]:
-    texts = [each for each in given if isinstance(each, str)]
-    encoded = iter(encode_texts(plan.tokenizer, texts) if texts and plan.tokenizer else ())
-    none = np.empty(0, np.int32)
-    return [next(encoded, none) if isinstance(each, str) else each for each in given]
+    return responses, [tokens[-prompt_tokens:] for tokens in encode_contents(plan.tokenizer, ends)]

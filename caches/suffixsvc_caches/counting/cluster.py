@@ -18,51 +18,50 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.core.ngram_count import SegmentJob, combine_runs
+from suffixsvc.core.ngram_count import SegmentJob
 from suffixsvc.errors import MissingExtraError
-from suffixsvc.lookup_records import TalliedFile
+from suffixsvc.lookup_records import RecordFile
 from suffixsvc_caches.counting.batches import BatchReader, response_digest
 from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.local import counter_bytes, open_spool
-from suffixsvc_caches.counting.merging import FAN_IN, MERGE_BYTES, MergePart, as_records, merge_part, parts_of
-from suffixsvc_caches.counting.plan import CountPlan, CountResult, Progress
-from suffixsvc_caches.counting.records import RecordFile, Records
+from suffixsvc_caches.counting.merging import OnProgress, Records, Task, merge_with
+from suffixsvc_caches.counting.plan import CountPlan, CountResult, Progress, ignore
 from suffixsvc_caches.counting.worker import Worker
 from suffixsvc_caches.logs import ReadReport
-from suffixsvc_caches.tokenizers import Tokenizer, TokenizerSource, require_fingerprint
-
-__all__ = ["count_on_cluster", "merge_on_cluster"]
+from suffixsvc_caches.tokenizers.base import Tokenizer
+from suffixsvc_caches.tokenizers.load import TokenizerSource, require_fingerprint
 
 _WAIT_SECONDS = 0.2
 
 
 def count_on_cluster(
     plan: CountPlan,
-    source: TokenizerSource | None,
     journal: Journal,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Progress], None] = ignore,
+    *,
+    source: TokenizerSource | None = None,
 ) -> CountResult:
-    """Count as :func:`suffixsvc_caches.counting.count_logs` does, with the same batches: each can resume the
-    other's builds.
+    """Count as :func:`suffixsvc_caches.counting.local.count_logs` does, with the same batches: each can
+    resume the other's builds.
 
     Args:
         plan: the build.
-        source: the tokenizer that tasks load; None for logs of token ids.
         journal: the work folder.
         on_progress: progress callback.
+        source: the tokenizer that tasks load; None for logs of token ids.
 
     Raises:
         MissingExtraError: Ray is not installed. Otherwise as ``count_logs``.
     """
     resumed = journal.tokens
-    progress = Progress(0, sum(file.size for file in plan.files), resumed, journal.calls)
+    progress = Progress(0, sum(file.size for file in plan.files), resumed)
     report = ReadReport()
     # Tokenizers are not serialized: each process loads its own. Paths are absolute, because the working
     # directory of a task may differ.
@@ -75,24 +74,23 @@ def count_on_cluster(
         count = ray.remote(num_cpus=1, max_retries=0)(_count_log)
         pending: dict[Any, int] = {}
         for index, file in enumerate(plan.files):
-            if (end := journal.end_of(index)) is not None and journal.is_complete(index):
-                report.merge(ReadReport.from_dict(end[1]))
+            if (complete := journal.report_of(index)) is not None:
+                report.merge(ReadReport.from_dict(complete))
                 progress.bytes_read += file.size
                 continue
             done = journal.batches_of(index)
             pending[count.remote(bare, source, folder, index, done, skips.get(index))] = index
         known = plan.tokenizer.fingerprint if plan.tokenizer else journal.fingerprint
-        for index, result in _finished(ray, pending, lambda: _notify(on_progress, progress)):
+        for index, result in _finished(ray, pending, partial(on_progress, progress)):
             if known and result.fingerprint:  # each task has checked its own log only
                 require_fingerprint(result.fingerprint, known, str(plan.files[index].path))
             known = known or result.fingerprint
-            journal.add_runs(map(Path, result.runs), result.batches, result.tokens, result.calls)
+            journal.add_runs(result.runs, result.batches, result.tokens, result.calls)
             if journal.end_of(index) is None:
-                journal.add_end(index, result.ends, result.report, result.fingerprint)
-            report.merge(ReadReport.from_dict(result.report))
+                journal.add_end(index, result.ends, result.report.as_dict(), result.fingerprint)
+            report.merge(result.report)
             progress.bytes_read += plan.files[index].size
             progress.tokens += result.tokens
-            progress.calls += result.calls
     duplicates = sum(int(np.count_nonzero(skip)) for skip in skips.values())
     return CountResult(journal.runs(), report, journal.calls, journal.tokens, duplicates, known, resumed)
 
@@ -101,75 +99,55 @@ def merge_on_cluster(
     journal: Journal,
     wanted: Sequence[RecordFile],
     workers: int,
-    on_progress: Callable[[float], None] | None = None,
+    on_progress: OnProgress = ignore,
 ) -> list[Records]:
-    """Merge as :func:`suffixsvc_caches.counting.merge_runs` does."""
-    folder = journal.folder.absolute()
+    """Merge as :func:`suffixsvc_caches.counting.merging.merge_runs` does."""
     with _cluster(workers) as ray:
-        combine = ray.remote(num_cpus=1, max_retries=0)(_combine)
-        while len(runs := journal.runs()) > FAN_IN:
-            groups = [runs[i : i + FAN_IN] for i in range(0, len(runs), FAN_IN)]
-            names = {
-                combine.remote(_absolute(group), (run := journal.new_run()).absolute()): (run, group)
-                for group in groups
-            }
-            for (run, group), _ in _finished(ray, names, lambda: None):
-                journal.replace_runs(run, group)
-        parts = parts_of(runs, folder, wanted, workers)
-        merge = ray.remote(num_cpus=1, max_retries=0)(_merge)
-        tasks = {merge.remote(_absolute(runs), list(wanted), part): i for i, part in enumerate(parts)}
-        found: list[Sequence[TalliedFile]] = [() for _ in parts]
-        for done, (i, result) in enumerate(_finished(ray, tasks, lambda: None), 1):
-            found[i] = result
-            if on_progress is not None:
-                on_progress(done / len(parts))
-    return as_records(wanted, found)
+        remote = ray.remote(num_cpus=1, max_retries=0)(_run)
+
+        def run(tasks: Sequence[Task], on_progress: OnProgress) -> Iterator[tuple[int, Any]]:
+            pending = {remote.remote(task): i for i, task in enumerate(tasks)}
+            for done, found in enumerate(_finished(ray, pending, lambda: None), 1):
+                yield found
+                on_progress(done / len(tasks))
+
+        return merge_with(run, journal, wanted, workers, on_progress)
 
 
 # ------------------------------------------------------------------------------------------------- in a task
 
 
 @dataclass(slots=True)
-class _TaskResult:
-    """Result of a counting task: runs, the (file, batch) in them, and the number of batches of the log."""
+class _TaskRuns:
+    """Result of a counting task, and its destination of runs.
 
-    runs: list[str] = field(default_factory=list)
+    Attributes:
+        folder: the work folder.
+        runs, batches, tokens, calls: what the journal is to record.
+        ends: number of batches of the log.
+        report: counts and faults of reading.
+        fingerprint: tokenizer of the ids; "" = unknown.
+    """
+
+    folder: Path
+    runs: list[Path] = field(default_factory=list)
     batches: list[tuple[int, int]] = field(default_factory=list)
     tokens: int = 0
     calls: int = 0
     ends: int = 0
-    report: dict[str, Any] = field(default_factory=dict)
+    report: ReadReport = field(default_factory=ReadReport)
     fingerprint: str = ""
 
-
-class _TaskFolder:
-    """Work folder of a task: collects runs in the result instead of the journal."""
-
-    def __init__(self, folder: Path, result: _TaskResult) -> None:
-        self._folder = folder
-        self._result = result
-
     def new_run(self) -> Path:
-        return self._folder / f"{uuid.uuid4().hex}.run"
+        return self.folder / f"{uuid.uuid4().hex}.run"
 
     def add_runs(
         self, runs: Iterable[Path], batches: Iterable[tuple[int, int]], tokens: int, calls: int
     ) -> None:
-        self._result.runs += map(str, runs)
-        self._result.batches += batches
-        self._result.tokens += tokens
-        self._result.calls += calls
-
-
-class _KnownDuplicates:
-    """Digest set with precomputed results: whether each call of a log is a duplicate."""
-
-    def __init__(self, skip: npt.NDArray[np.bool_]) -> None:
-        self._skip = iter(skip.tolist())
-
-    def add(self, digest: bytes) -> bool:
-        del digest  # calls arrive in the order of the mask
-        return not next(self._skip)
+        self.runs += runs
+        self.batches += batches
+        self.tokens += tokens
+        self.calls += calls
 
 
 @cache
@@ -184,19 +162,18 @@ def _count_log(
     index: int,
     done: set[int],
     skip: npt.NDArray[np.bool_] | None,
-) -> _TaskResult:
+) -> _TaskRuns:
     plan = replace(bare, tokenizer=_load_tokenizer(source) if source else None)
-    result = _TaskResult()
+    result = _TaskRuns(folder)
     share = counter_bytes(replace(plan.options, workers=1), encodes=plan.tokenizer is not None)
-    worker = Worker(plan, _TaskFolder(folder, result), share, open_spool(plan, folder))
-    reader = BatchReader(plan, None if skip is None else _KnownDuplicates(skip))
-    report = ReadReport()
-    for batch in reader.batches(index, plan.files[index], report):
+    worker = Worker(plan, result, share, open_spool(plan, folder))
+    again = iter(() if skip is None else skip.tolist())  # calls arrive in the order of the mask
+    reader = BatchReader(plan, None if skip is None else lambda _digest: not next(again))
+    for batch in reader.batches(index, plan.files[index], result.report):
         result.ends += 1
         if batch.number not in done:
             worker.count(batch)
     worker.flush()
-    result.report = report.as_dict()
     result.fingerprint = reader.fingerprint
     return result
 
@@ -207,12 +184,8 @@ def _digests(bare: CountPlan, index: int) -> npt.NDArray[np.void]:
     return np.frombuffer(raw, np.dtype("V16"))
 
 
-def _combine(runs: Sequence[Path], merged: Path) -> None:
-    combine_runs(runs, merged, memory_bytes=MERGE_BYTES)
-
-
-def _merge(runs: Sequence[Path], wanted: Sequence[RecordFile], part: MergePart) -> list[TalliedFile]:
-    return merge_part(runs, wanted, part, MERGE_BYTES, SegmentJob())
+def _run(task: Task) -> Any:
+    return task(SegmentJob())
 
 
 # ------------------------------------------------------------------------------------------ in this process
@@ -266,12 +239,3 @@ def _skips(ray: Any, bare: CountPlan) -> dict[int, npt.NDArray[np.bool_]]:
     again[first] = False
     parts = np.split(again, np.cumsum([len(each) for each in found])[:-1])
     return dict(enumerate(parts))
-
-
-def _absolute(paths: Sequence[Path]) -> list[Path]:
-    return [path.absolute() for path in paths]
-
-
-def _notify(on_progress: Callable[[Progress], None] | None, progress: Progress) -> None:
-    if on_progress is not None:
-        on_progress(progress)

@@ -30,15 +30,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from suffixsvc.core.ngram_count import check_run
-from suffixsvc.errors import (
-    InvalidInputError,
-    StoreCorruptError,
-    StoreError,
-    StoreLockedError,
-)
+from suffixsvc.errors import InvalidInputError, StoreCorruptError, StoreError, StoreLockedError
 from suffixsvc_caches.atomic import make_folder, sync_folder, write_error
-
-__all__ = ["Journal"]
 
 _NAME: Final = "journal.jsonl"
 _FINISHED: Final = "finished"
@@ -133,11 +126,11 @@ class Journal:
         """Return (number of batches, read report as JSON) of a log that was read to its end; else None."""
         return self._ends.get(file)
 
-    def is_complete(self, file: int) -> bool:
-        """Whether all batches of a log are counted."""
+    def report_of(self, file: int) -> dict[str, Any] | None:
+        """Return the read report as JSON of a log all of whose batches are counted; else None."""
         with self._lock:
             end = self._ends.get(file)
-            return end is not None and len(self._done.get(file, ())) == end[0]
+            return end[1] if end and len(self._done.get(file, ())) == end[0] else None
 
     def new_run(self) -> Path:
         """Return a path for a new run."""
@@ -192,7 +185,7 @@ class Journal:
     def _add(self, entry: dict[str, Any]) -> None:
         line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
         with self._lock:
-            self._write(line)
+            self.append(line)
             self._apply(entry)
 
     def _sync_names(self) -> None:
@@ -202,7 +195,7 @@ class Journal:
         except OSError as error:
             raise write_error(error, f"cannot write to {self.folder}") from None
 
-    def _write(self, line: bytes) -> None:
+    def append(self, line: bytes) -> None:
         """Append a line durably, or leave the journal unchanged."""
         end = self._file.seek(0, os.SEEK_END)
         left = memoryview(line)
@@ -293,7 +286,7 @@ class Journal:
                 remedy="Delete the folder and build again, or name another with --work.",
             ) from None
         if plan is None:
-            self._write(json.dumps({"plan": key}).encode() + b"\n")
+            self.append(json.dumps({"plan": key}).encode() + b"\n")
         elif plan != key:
             raise InvalidInputError(
                 f"{self.folder} is the work folder of another build",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +17,11 @@ from suffixsvc_caches.counting.batches import Batch, BatchReader
 from suffixsvc_caches.counting.digest_set import DigestSet
 from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.memory import resident_bytes
-from suffixsvc_caches.counting.plan import CountOptions, CountPlan, CountResult, Progress
+from suffixsvc_caches.counting.plan import CountOptions, CountPlan, CountResult, Progress, ignore
 from suffixsvc_caches.counting.spool import TokenSpool
 from suffixsvc_caches.counting.worker import Worker
 from suffixsvc_caches.logs import ReadReport
-from suffixsvc_caches.tokenizers import WORD_CACHE_BYTES
-
-__all__ = ["count_logs", "counter_bytes", "open_spool"]
+from suffixsvc_caches.tokenizers.caching_encoder import WORD_CACHE_BYTES
 
 #: memory of a worker beside its counter: a batch of calls, its tokens as lists and arrays
 _BATCH_BYTES: Final = 12 << 20
@@ -31,7 +30,7 @@ _MIN_COUNTER_BYTES: Final = 2 << 20
 
 
 def count_logs(
-    plan: CountPlan, journal: Journal, on_progress: Callable[[Progress], None] | None = None
+    plan: CountPlan, journal: Journal, on_progress: Callable[[Progress], None] = ignore
 ) -> CountResult:
     """Count the batches of a plan that the journal does not have yet.
 
@@ -47,37 +46,29 @@ def count_logs(
         InvalidInputError, TokenizerMismatchError, InvalidTokensError: unusable logs.
         StoreError: a file cannot be written.
     """
-    stop = threading.Event()
     resumed = journal.tokens
-    progress = Progress(0, sum(file.size for file in plan.files), resumed, journal.calls)
+    progress = Progress(0, sum(file.size for file in plan.files), resumed)
     left = counter_bytes(plan.options, encodes=plan.tokenizer is not None)
     seen = DigestSet(journal.folder / "seen", left // _SEEN_SHARE) if plan.options.dedupe else None
     share = (left - (left // _SEEN_SHARE if seen else 0)) // plan.options.workers
     spool = open_spool(plan, journal.folder)
-    queue = _BatchQueue(plan, journal, seen, progress, stop)
+    queue = _BatchQueue(plan, journal, seen, progress)
     workers = [Worker(plan, journal, share, spool) for _ in range(plan.options.workers)]
-    # Events, because Python 3.11 treats a thread as ended when Ctrl-C interrupts join() (bpo-45274).
-    ended: list[threading.Event] = []
     try:
-        for i, worker in enumerate(workers):
-            end = threading.Event()
-            threading.Thread(target=queue.guard, args=(end, _work, worker, queue), name=f"count-{i}").start()
-            ended.append(end)
-        for end in ended:
-            while not end.wait(0.1):
-                if on_progress is not None:
+        with ThreadPoolExecutor(len(workers), "count") as pool:
+            waiting = {pool.submit(queue.work, worker) for worker in workers}
+            try:
+                while waiting:
+                    done, waiting = wait(waiting, timeout=0.1, return_when=FIRST_EXCEPTION)
+                    for future in done:
+                        future.result()
                     on_progress(progress)
-    except BaseException:
-        # On Ctrl-C workers flush their counts before the exception propagates.
-        stop.set()
-        for end in ended:
-            end.wait()
-        raise
+            except BaseException:  # also on Ctrl-C: workers flush their counts before it propagates
+                queue.stopped = True
+                raise
     finally:
         if seen is not None:
             seen.close()
-    if queue.error is not None:
-        raise queue.error
     return CountResult(
         runs=journal.runs(),
         report=queue.report,
@@ -116,66 +107,47 @@ def counter_bytes(options: CountOptions, *, encodes: bool) -> int:
     return left
 
 
-def _work(worker: Worker, queue: _BatchQueue) -> None:
-    try:
-        while (batch := queue.next()) is not None:
-            queue.record(batch, worker.count(batch))
-    finally:
-        worker.flush()
-
-
 class _BatchQueue:
-    """Queue of batches, read on demand by one thread at a time; records progress and the first error."""
+    """Queue of batches, read on demand by one thread at a time; counts progress.
 
-    def __init__(
-        self,
-        plan: CountPlan,
-        journal: Journal,
-        seen: DigestSet | None,
-        progress: Progress,
-        stop: threading.Event,
-    ) -> None:
+    Attributes:
+        stopped: workers end after their current batch.
+    """
+
+    def __init__(self, plan: CountPlan, journal: Journal, seen: DigestSet | None, progress: Progress) -> None:
         self._plan = plan
         self._journal = journal
-        self._seen = seen
+        self._rereads = seen is not None
         self._progress = progress
-        self._stop = stop
-        self.reader = BatchReader(plan, seen, journal.fingerprint)
+        self.reader = BatchReader(plan, seen.add if seen else None, journal.fingerprint)
         self.report = ReadReport()
         self.duplicates = 0
-        self.error: BaseException | None = None
+        self.stopped = False
         self._lock = threading.Lock()
         self._batches = self._all()
 
-    def next(self) -> Batch | None:
+    def work(self, worker: Worker) -> None:
+        """Count batches until the end, or until an error in any thread."""
+        try:
+            while (batch := self._next()) is not None:
+                tokens = worker.count(batch)
+                with self._lock:
+                    self._progress.tokens += tokens
+        finally:
+            worker.flush()
+
+    def _next(self) -> Batch | None:
         """Return the next batch that is not counted yet; None at the end."""
         with self._lock:
-            return None if self._stop.is_set() else next(self._batches, None)
-
-    def record(self, batch: Batch, tokens: int) -> None:
-        """Add a counted batch to the progress."""
-        with self._lock:
-            self._progress.tokens += tokens
-            self._progress.calls += len(batch.calls)
-
-    def guard(self, end: threading.Event, work: Callable[..., None], *args: object) -> None:
-        """Run the function of a thread and set ``end`` afterwards; the first error stops all threads."""
-        try:
-            work(*args)
-        except BaseException as error:  # raised by count_logs()
-            with self._lock:
-                self.error = self.error or error
-            self._stop.set()
-        finally:
-            end.set()
+            return None if self.stopped else next(self._batches, None)
 
     def _all(self) -> Iterator[Batch]:
         passed = 0
         for index, file in enumerate(self._plan.files):
-            end = self._journal.end_of(index)
             # When deduplicating, every file is read again, because its digests are needed for later files.
-            if end is not None and self._seen is None and self._journal.is_complete(index):
-                self.report.merge(ReadReport.from_dict(end[1]))
+            done = None if self._rereads else self._journal.report_of(index)
+            if done is not None:
+                self.report.merge(ReadReport.from_dict(done))
             else:
                 yield from self._of_file(index, passed)
             passed += file.size

@@ -8,8 +8,6 @@ import resource
 import sys
 from pathlib import Path
 
-__all__ = ["peak_bytes", "resident_bytes"]
-
 _STATUS = Path("/proc/self/status")
 _STATM = Path("/proc/self/statm")
 

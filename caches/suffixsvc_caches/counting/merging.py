@@ -2,74 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from suffixsvc.core.ngram_count import SegmentJob, combine_runs, split_runs, tally_files
-from suffixsvc.lookup_records import TalliedFile
+from suffixsvc.lookup_records import RecordFile, TalliedFile
 from suffixsvc.values import MAX_TOKEN_ID
 from suffixsvc_caches.counting.journal import Journal
-from suffixsvc_caches.counting.records import RecordFile, Records
-
-__all__ = [
-    "FAN_IN",
-    "MERGE_BYTES",
-    "MergePart",
-    "as_records",
-    "merge_part",
-    "merge_runs",
-    "parts_of",
-]
+from suffixsvc_caches.counting.plan import ignore
 
 #: runs merged at a time; more would need too many open files and too small buffers
 FAN_IN: Final = 64
-MERGE_BYTES: Final = 48 << 20  # buffers of all workers together
+_MERGE_BYTES: Final = 48 << 20  # buffers of all workers of a process together
 
-#: first token, end token, and paths of the output files
-MergePart = tuple[int, int, tuple[str, ...]]
-
-T = TypeVar("T")
-
-
-def parts_of(
-    runs: Sequence[Path], folder: Path, wanted: Sequence[RecordFile], workers: int
-) -> list[MergePart]:
-    """Divide merging into token ranges for workers; the records do not depend on the division."""
-    if not runs:
-        return []
-    bounds = [0, *(split_runs(runs, workers) if workers > 1 else ()), MAX_TOKEN_ID + 1]
-    return [
-        (first, end, tuple(str(folder / f"{i}-{part}.records") for i in range(len(wanted))))
-        for part, (first, end) in enumerate(pairwise(bounds))
-        if first < end
-    ]
+#: a task; the job cancels it and has its progress
+Task = Callable[[SegmentJob], Any]
+#: progress callback, 0 .. 1
+OnProgress = Callable[[float], None]
+#: runs tasks in parallel: yields (index, result) as they finish; an error cancels the others
+RunTasks = Callable[[Sequence[Task], OnProgress], Iterator[tuple[int, Any]]]
 
 
-def merge_part(
-    runs: Sequence[Path], wanted: Sequence[RecordFile], part: MergePart, memory_bytes: int, job: SegmentJob
-) -> list[TalliedFile]:
-    """Merge one token range; write a file for each of ``wanted``."""
-    first, end, names = part
-    return tally_files(
-        runs,
-        wanted,
-        [Path(name) for name in names],
-        first_token=first,
-        end_token=end,
-        memory_bytes=memory_bytes,
-        job=job,
-    )
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records of one order, sorted by n-gram.
+
+    Attributes:
+        wanted: the merge output.
+        files: their files, in order.
+    """
+
+    wanted: RecordFile
+    files: Sequence[TalliedFile]
+
+    @property
+    def parts(self) -> list[Path]:
+        """The files, in order."""
+        return [file.path for file in self.files]
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return sum(file.records for file in self.files)
+
+    @property
+    def pairs(self) -> int:
+        """Number of followers of all records."""
+        return sum(file.pairs for file in self.files)
+
+    @property
+    def count_sum(self) -> int:
+        """Sum of the counts as written."""
+        return sum(file.count_sum for file in self.files)
 
 
 def merge_runs(
     journal: Journal,
     wanted: Sequence[RecordFile],
     workers: int,
-    on_progress: Callable[[float], None] | None = None,
+    on_progress: OnProgress = ignore,
 ) -> list[Records]:
     """Merge the runs of a build to records.
 
@@ -77,7 +73,7 @@ def merge_runs(
         journal: the work folder.
         wanted: the merge outputs.
         workers: number of threads.
-        on_progress: progress callback, 0 .. 1.
+        on_progress: see :data:`OnProgress`.
 
     Returns:
         The records of each of ``wanted``.
@@ -86,53 +82,79 @@ def merge_runs(
         InvalidInputError: an order that was not counted. StoreError: a file cannot be written.
     """
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        while len(runs := journal.runs()) > FAN_IN:
-            _merge_groups(pool, journal, runs, MERGE_BYTES // max(1, workers))
-        parts = parts_of(runs, journal.folder, wanted, workers)
-        share = MERGE_BYTES // max(1, len(parts))
-        found = _run_tasks(
-            pool, [partial(merge_part, runs, wanted, part, share) for part in parts], on_progress
-        )
-    return as_records(wanted, found)
+        share = _MERGE_BYTES // max(1, workers)
+        return merge_with(partial(run_tasks, pool), journal, wanted, workers, on_progress, share)
 
 
-def _merge_groups(
-    pool: ThreadPoolExecutor, journal: Journal, runs: Sequence[Path], memory_bytes: int
-) -> None:
-    """Merge groups of runs to one run each, in parallel; record each result in the journal."""
+def merge_with(
+    run: RunTasks,
+    journal: Journal,
+    wanted: Sequence[RecordFile],
+    workers: int,
+    on_progress: OnProgress,
+    memory_bytes: int = _MERGE_BYTES,
+) -> list[Records]:
+    """Merge as :func:`merge_runs` does, by tasks with ``memory_bytes`` each."""
+    while len(runs := _runs(journal)) > FAN_IN:
+        # An incomplete last group is left for the next round.
+        groups = [runs[i : i + FAN_IN] for i in range(0, len(runs) - FAN_IN + 1, FAN_IN)]
+        merged = [journal.new_run().absolute() for _ in groups]
+        tasks: list[Task] = [
+            partial(_combine, *each, memory_bytes) for each in zip(groups, merged, strict=True)
+        ]
+        for i, _ in run(tasks, ignore):
+            journal.replace_runs(merged[i], groups[i])
+    bounds = [0, *(split_runs(runs, workers) if workers > 1 and runs else ()), MAX_TOKEN_ID + 1]
+    ranges = [(first, end) for first, end in pairwise(bounds) if first < end] if runs else []
+    paths = [
+        [journal.folder.absolute() / f"{i}-{part}.records" for i in range(len(wanted))]
+        for part in range(len(ranges))
+    ]
+    # The records do not depend on the division into token ranges.
+    tasks = [
+        partial(_merge, runs, list(wanted), names, each, memory_bytes)
+        for names, each in zip(paths, ranges, strict=True)
+    ]
+    parts: dict[int, list[TalliedFile]] = dict(run(tasks, on_progress))
+    return [Records(each, [parts[part][i] for part in sorted(parts)]) for i, each in enumerate(wanted)]
 
-    def merge(some: Sequence[Path], merged: Path, job: SegmentJob) -> None:
-        combine_runs(some, merged, memory_bytes=memory_bytes, job=job)
-        journal.replace_runs(merged, some)
 
-    # An incomplete last group is left for the next round.
-    groups = [runs[i : i + FAN_IN] for i in range(0, len(runs) - FAN_IN + 1, FAN_IN)]
-    _run_tasks(pool, [partial(merge, some, journal.new_run()) for some in groups], None)
-
-
-def _run_tasks(
-    pool: ThreadPoolExecutor,
-    tasks: Sequence[Callable[[SegmentJob], T]],
-    on_progress: Callable[[float], None] | None,
-) -> list[T]:
-    """Run tasks and return their results; the first error or interrupt cancels all of them."""
+def run_tasks(
+    pool: ThreadPoolExecutor, tasks: Sequence[Task], on_progress: OnProgress
+) -> Iterator[tuple[int, Any]]:
+    """Run tasks on threads; see :data:`RunTasks`."""
     jobs = [SegmentJob() for _ in tasks]
-    futures = [pool.submit(task, job) for task, job in zip(tasks, jobs, strict=True)]
+    futures = {pool.submit(task, job): i for i, (task, job) in enumerate(zip(tasks, jobs, strict=True))}
+    waiting = set(futures)
     try:
-        waiting = set(futures)
         while waiting:
             done, waiting = wait(waiting, timeout=0.1)
             for future in done:
-                future.result()
-            if on_progress is not None:
-                on_progress(sum(job.done for job in jobs) / len(jobs))
+                yield futures[future], future.result()
+            on_progress(sum(job.done for job in jobs) / len(jobs))
     except BaseException:
         for job in jobs:
             job.cancel()
         raise
-    return [future.result() for future in futures]
 
 
-def as_records(wanted: Sequence[RecordFile], parts: Sequence[Sequence[TalliedFile]]) -> list[Records]:
-    """Combine the files of all parts to the records of each of ``wanted``."""
-    return [Records(each, [part[i] for part in parts]) for i, each in enumerate(wanted)]
+def _runs(journal: Journal) -> list[Path]:
+    return [run.absolute() for run in journal.runs()]
+
+
+def _combine(runs: Sequence[Path], merged: Path, memory_bytes: int, job: SegmentJob) -> None:
+    combine_runs(runs, merged, memory_bytes=memory_bytes, job=job)
+
+
+def _merge(
+    runs: Sequence[Path],
+    wanted: Sequence[RecordFile],
+    names: Sequence[Path],
+    tokens: tuple[int, int],
+    memory_bytes: int,
+    job: SegmentJob,
+) -> list[TalliedFile]:
+    first, end = tokens
+    return tally_files(
+        runs, wanted, names, first_token=first, end_token=end, memory_bytes=memory_bytes, job=job
+    )

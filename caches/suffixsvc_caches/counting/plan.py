@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +15,7 @@ from suffixsvc.core.ngram_count import MAX_COUNTED_ORDER
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.values import MAX_TOKEN_ID
 from suffixsvc_caches.logs import LogCall, LogFile, ReadOptions, ReadReport, read_calls
-from suffixsvc_caches.tokenizers import Tokenizer
-
-__all__ = ["MIN_MEMORY", "CountOptions", "CountPlan", "CountResult", "Progress", "as_plain"]
+from suffixsvc_caches.tokenizers.base import Tokenizer
 
 #: minimum for the interpreter, a tokenizer and counters
 MIN_MEMORY: Final = 64 << 20
@@ -111,15 +109,14 @@ class CountPlan:
         return xxhash.xxh3_64_hexdigest(json.dumps(described, sort_keys=True).encode())
 
 
-def as_plain(value: Any) -> Any:
-    """Convert frozen settings to plain JSON values."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, (frozenset, set)):
-        return sorted(map(as_plain, value))
-    if isinstance(value, (list, tuple)):
-        return [as_plain(each) for each in value]
-    return str(value) if isinstance(value, Path) else value
+def as_plain(settings: ReadOptions) -> dict[str, Any]:
+    """Convert settings to plain JSON values."""
+
+    def plain(value: Any) -> Any:
+        return sorted(value) if isinstance(value, frozenset) else str(value)
+
+    found: dict[str, Any] = json.loads(json.dumps(asdict(settings), default=plain))
+    return found
 
 
 @dataclass(slots=True)
@@ -129,13 +126,15 @@ class Progress:
     Attributes:
         bytes_read, bytes_all: bytes of the log files on disk.
         tokens: tokens counted.
-        calls: calls counted.
     """
 
     bytes_read: int = 0
     bytes_all: int = 0
     tokens: int = 0
-    calls: int = 0
+
+
+def ignore(_progress: object) -> None:
+    """Progress callback that does nothing."""
 
 
 @dataclass(frozen=True, slots=True)

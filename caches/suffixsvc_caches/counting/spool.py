@@ -16,8 +16,6 @@ from suffixsvc.types import TokenArray
 from suffixsvc_caches.atomic import new_file
 from suffixsvc_caches.counting.batches import Batch
 
-__all__ = ["SpooledCall", "TokenSpool"]
-
 
 @dataclass(frozen=True, slots=True)
 class SpooledCall:

@@ -17,8 +17,6 @@ from suffixsvc_caches.counting.batches import Batch, encode
 from suffixsvc_caches.counting.plan import CountPlan
 from suffixsvc_caches.counting.spool import TokenSpool
 
-__all__ = ["RunFolder", "Worker"]
-
 #: tokens counted at a time; batches have fewer, except with very long texts
 _PIECE: Final = 1 << 18
 
@@ -113,20 +111,18 @@ class Worker:
         self, responses: Sequence[TokenArray], tails: Sequence[TokenArray]
     ) -> Iterator[tuple[TokenArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Yield input of the counter: joined texts, their ends, and the length of the context of each."""
-        parts: list[TokenArray] = []
-        ends: list[int] = []
+        texts: list[TokenArray] = []
         contexts: list[int] = []
         size = 0
         for text, context in self._cut(responses, tails):
-            if parts and size + len(text) > self._piece:
-                yield _counter_input(parts, ends, contexts)
-                parts, ends, contexts, size = [], [], [], 0
-            parts.append(text)
-            size += len(text)
-            ends.append(size)
+            if texts and size + len(text) > self._piece:
+                yield _counter_input(texts, contexts)
+                texts, contexts, size = [], [], 0
+            texts.append(text)
             contexts.append(context)
-        if parts:
-            yield _counter_input(parts, ends, contexts)
+            size += len(text)
+        if texts:
+            yield _counter_input(texts, contexts)
 
     def _cut(
         self, responses: Sequence[TokenArray], tails: Sequence[TokenArray]
@@ -162,10 +158,7 @@ class Worker:
 
 
 def _counter_input(
-    parts: Sequence[TokenArray], ends: Sequence[int], contexts: Sequence[int]
+    texts: Sequence[TokenArray], contexts: Sequence[int]
 ) -> tuple[TokenArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    return (
-        np.concatenate(parts).astype(np.int32, copy=False),
-        np.array(ends, np.int64),
-        np.array(contexts, np.int64),
-    )
+    ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    return np.concatenate(texts).astype(np.int32, copy=False), ends, np.array(contexts, np.int64)

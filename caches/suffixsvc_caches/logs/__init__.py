@@ -20,7 +20,8 @@ from suffixsvc_caches.logs.base.options import (
     ToolFormat,
 )
 from suffixsvc_caches.logs.calls.call import Content, LogCall
-from suffixsvc_caches.logs.files import LogFile, Storage, find_logs
+from suffixsvc_caches.logs.files import LogFile, find_logs
+from suffixsvc_caches.logs.formats.values import Storage
 from suffixsvc_caches.logs.read import read_calls
 from suffixsvc_caches.logs.report import MAX_FAULTS, LogCounts, LogFault, ReadReport
 

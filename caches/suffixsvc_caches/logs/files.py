@@ -5,26 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.errors import InvalidInputError, MissingExtraError
 from suffixsvc_caches.logs.base.json_text import parse_json
-from suffixsvc_caches.logs.base.lines import read_lines, split_lines
+from suffixsvc_caches.logs.base.lines import split_lines
 from suffixsvc_caches.logs.base.options import LogFormat, ReadOptions
 from suffixsvc_caches.logs.base.sources import READ_ERRORS, compression, open_pieces
-from suffixsvc_caches.logs.formats.csv_rows import read_csv
-from suffixsvc_caches.logs.formats.documents import read_documents
-from suffixsvc_caches.logs.parquet.tables import is_table, read_rows
+from suffixsvc_caches.logs.formats.values import Storage, read_values
+from suffixsvc_caches.logs.parquet.tables import is_table
 from suffixsvc_caches.logs.parsers import detect_format
 
 if TYPE_CHECKING:
     from pathspec import PathSpec
-
-__all__ = ["LogFile", "Storage", "find_logs"]
 
 _LINES: Final = (".jsonl", ".ndjson")
 _TABLES: Final = (".csv", ".tsv")
@@ -59,16 +54,6 @@ _EXCLUDES: Final = (
 )
 #: records inspected to detect a format
 _PROBE_RECORDS: Final = 16
-
-
-class Storage(StrEnum):
-    """Physical format of a file."""
-
-    LINES = "JSON lines"
-    DOCUMENT = "a JSON document"
-    PARQUET = "Parquet"
-    CSV = "CSV"
-    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +98,13 @@ def find_logs(paths: Sequence[Path], options: ReadOptions) -> list[LogFile]:
         if path.is_dir():
             inside = sorted(_walk(path, options))
             if not inside:
-                raise _no_logs(path, options)
+                text = options.format is LogFormat.TEXT
+                raise InvalidInputError(
+                    f"the folder {path} must have logs",
+                    expected=f"files {' or '.join(_wanted(options))}",
+                    got="none",
+                    remedy=None if text else "Use the format text for a folder of text or source code.",
+                )
             named = [(path / name, name) for name in inside]
         elif path.is_file():
             named = [(path, path.name)]
@@ -126,41 +117,24 @@ def find_logs(paths: Sequence[Path], options: ReadOptions) -> list[LogFile]:
     return list(found.values())
 
 
-def _no_logs(folder: Path, options: ReadOptions) -> InvalidInputError:
-    wanted = options.include or (
-        ("text",) if options.format is LogFormat.TEXT else _default_patterns(options)
-    )
-    return InvalidInputError(
-        f"the folder {folder} must have logs",
-        expected=f"files {' or '.join(wanted)}",
-        got="none",
-        remedy=""
-        if options.format is LogFormat.TEXT
-        else "Use the format text for a folder of text or source code.",
-    )
+def _wanted(options: ReadOptions) -> tuple[str, ...]:
+    """Patterns of the files in folders."""
+    usual = {LogFormat.TEXT: ("*",), LogFormat.CSV: _CSVS}
+    return options.include or usual.get(options.format, _LOGS)
 
 
 def _walk(root: Path, options: ReadOptions) -> Iterator[str]:
     """Yield the relative paths of the matching files of a folder, with slashes."""
     excluded = _patterns((*_EXCLUDES, *options.exclude))
-    anything = options.format is LogFormat.TEXT and not options.include
-    included = None if anything else _patterns(options.include or _default_patterns(options))
+    included = _patterns(_wanted(options))
     for folder, folders, files in os.walk(root, onerror=_raise):
         below = Path(folder).relative_to(root).as_posix()
         prefix = "" if below == "." else f"{below}/"
         folders[:] = [name for name in folders if not excluded.match_file(f"{prefix}{name}/")]
         for name in files:
             path = prefix + name
-            if (
-                not excluded.match_file(path)
-                and (included is None or included.match_file(path))
-                and (root / path).is_file()
-            ):
+            if included.match_file(path) and not excluded.match_file(path) and (root / path).is_file():
                 yield path
-
-
-def _default_patterns(options: ReadOptions) -> tuple[str, ...]:
-    return _CSVS if options.format is LogFormat.CSV else _LOGS
 
 
 def _raise(error: OSError) -> None:
@@ -243,24 +217,9 @@ def _format(path: Path, storage: Storage, options: ReadOptions) -> LogFormat:
         return options.format
     if options.response_field:
         return LogFormat.JSONL  # the user named the field
-    for record in islice(_first_records(path, storage, options), _PROBE_RECORDS):
+    for _, record in islice(read_values(path, storage, options, batch_rows=_PROBE_RECORDS), _PROBE_RECORDS):
         form = detect_format(record) if isinstance(record, dict) else None
         if form is not None:
             return form
         del record  # before the next one is decoded, so that one record at a time is in memory
     return LogFormat.AUTO
-
-
-def _first_records(path: Path, storage: Storage, options: ReadOptions) -> Iterator[Any]:
-    if storage is Storage.PARQUET:
-        rows = read_rows(
-            path,
-            batch_rows=_PROBE_RECORDS,
-            max_row_bytes=options.max_line_bytes,
-            max_page_bytes=options.max_page_bytes,
-        )
-        yield from map(itemgetter(1), rows)
-        return
-    pieces = open_pieces(path, options.encoding)
-    read = {Storage.DOCUMENT: read_documents, Storage.CSV: read_csv}.get(storage, read_lines)
-    yield from map(itemgetter(1), read(pieces, options.max_line_bytes, options.max_depth))

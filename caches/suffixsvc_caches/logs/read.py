@@ -15,25 +15,20 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.logs.base.lines import read_lines
+from suffixsvc_caches.errors import at_place
 from suffixsvc_caches.logs.base.options import ReadOptions
 from suffixsvc_caches.logs.base.sources import READ_ERRORS, open_pieces
 from suffixsvc_caches.logs.calls.call import LogCall
-from suffixsvc_caches.logs.files import LogFile, Storage
-from suffixsvc_caches.logs.formats.csv_rows import read_csv
-from suffixsvc_caches.logs.formats.documents import read_documents
-from suffixsvc_caches.logs.parquet.tables import SkippedRows, read_rows
+from suffixsvc_caches.logs.files import LogFile
+from suffixsvc_caches.logs.formats.values import Storage, read_values
+from suffixsvc_caches.logs.parquet.row_groups import SkippedRows
 from suffixsvc_caches.logs.parsers import Labels, RawCall, RecordParser, open_parser
-from suffixsvc_caches.logs.report import LogCounts, LogFault, ReadReport
+from suffixsvc_caches.logs.report import LogFault, ReadReport
 from suffixsvc_caches.logs.sessions import SessionAssigner
 from suffixsvc_caches.logs.texts import BinaryFile, read_text
 
-__all__ = ["read_calls"]
-
 #: records after which a field that the user named must have occurred
 _FIELD_CHECK_RECORDS: Final = 1000
-#: records between additions to the shared report
-_FLUSH_RECORDS: Final = 256
 _PLACE: Final = {
     Storage.LINES: "line",
     Storage.CSV: "line",
@@ -55,7 +50,7 @@ def read_calls(
     Args:
         file: the log.
         options: how to read it.
-        report: receives counts every few hundred records, and when the iterator ends or is closed.
+        report: receives the counts and faults.
         on_bytes: progress callback: bytes of the file consumed.
 
     Raises:
@@ -63,11 +58,7 @@ def read_calls(
             fault, with file and line.
         MissingExtraError: a library for this format is not installed.
     """
-    reading = _Reading(file, options, report, on_bytes)
-    try:
-        yield from reading.calls()
-    finally:
-        reading.flush()
+    yield from _Reading(file, options, report, on_bytes).calls()
 
 
 class _Reading:
@@ -80,15 +71,11 @@ class _Reading:
         self._options = options
         self._report = report
         self._on_bytes = on_bytes
-        self._counts = LogCounts(files=1)
+        self._counts = report.counts
+        self._counts.files += 1
         self._consumed = 0
         self._place = 0
         self._sessions = SessionAssigner(options.split, file.name)
-
-    def flush(self) -> None:
-        """Add the counts to the report."""
-        counts, self._counts = self._counts, LogCounts()
-        self._report.add(counts)
 
     def calls(self) -> Iterator[LogCall]:
         """Yield the calls and count them."""
@@ -96,11 +83,13 @@ class _Reading:
             yield from self._from_text() if self._file.storage is Storage.TEXT else self._from_records()
         except READ_ERRORS as damage:
             self._counts.damaged += 1
-            self._note(f"cannot be read{' from here on' if self._place else ''}: {damage}", None)
+            where = " from here on" if self._place else ""
+            self._note(InvalidInputError(f"cannot be read{where}: {damage}"))
 
     def _from_text(self) -> Iterator[LogCall]:
         try:
-            text = read_text(self._pieces(), self._options.max_line_bytes)
+            pieces = open_pieces(self._file.path, self._options.encoding, self._add_bytes)
+            text = read_text(pieces, self._options.max_line_bytes)
         except BinaryFile:
             self._counts.binary += 1
             return
@@ -108,9 +97,7 @@ class _Reading:
             self._malformed(error)
             return
         labels = Labels("", self._file.name, "", self._file.path.suffix.lstrip("."), None, "")
-        call = self._accept(RawCall(labels, lambda: text, str))
-        if call is not None:
-            yield call
+        yield from self._accept(RawCall(labels, lambda: text, str))
 
     def _from_records(self) -> Iterator[LogCall]:
         parser = open_parser(self._file.format, self._options)
@@ -121,8 +108,6 @@ class _Reading:
             yield from self._calls_of(record, parser)
             if count == _FIELD_CHECK_RECORDS:
                 self._require_fields(parser, record)
-            if count % _FLUSH_RECORDS == 0:
-                self.flush()
             # retained only for the error message about a missing field
             example = {} if all(finder.seen for finder in given) else record
             del record
@@ -132,37 +117,36 @@ class _Reading:
     def _calls_of(self, record: dict[str, Any], parser: RecordParser) -> Iterator[LogCall]:
         try:
             for raw in parser.calls(record):
-                call = self._accept(raw)
-                if call is not None:
-                    yield call
+                yield from self._accept(raw)
         except InvalidInputError as error:
             self._malformed(error)
         except RecursionError:
             self._malformed(InvalidInputError("nested too deeply"))
 
-    def _accept(self, raw: RawCall) -> LogCall | None:
-        """Return the call if it passes the filter and has a response."""
+    def _accept(self, raw: RawCall) -> Iterator[LogCall]:
+        """Yield the call if it passes the filter and has a response."""
         labels, options = raw.labels, self._options
         # before the filter, so that sessions do not depend on it
         session = self._sessions.assign(labels.session, labels.time, self._place, raw.in_conversation)
         if not options.filter.admits(labels.agent, labels.model, labels.kind, labels.time):
             self._counts.filtered += 1
-            return None
+            return
         response = raw.response()
         if not len(response):
             self._counts.without_response += 1
-            return None
-        if not options.filter.admits_length(len(response)):
+        elif not options.filter.admits_length(len(response)):
             self._counts.filtered += 1
-            return None
-        prompt = raw.prompt() if options.want_prompt else ""
-        self._counts.calls += 1
-        return LogCall(
-            response, prompt, labels.agent, session, labels.model, labels.kind, labels.time, labels.tokenizer
-        )
+        else:
+            prompt = raw.prompt() if options.want_prompt else ""
+            self._counts.calls += 1
+            yield LogCall(response, prompt, *labels._replace(session=session))
 
     def _records(self, parser: RecordParser) -> Iterator[dict[str, Any]]:
-        for place, value in self._values(parser):
+        without = frozenset[str]() if self._options.want_prompt else parser.unneeded
+        file = self._file
+        for place, value in read_values(
+            file.path, file.storage, self._options, without=without, on_bytes=self._add_bytes
+        ):
             self._place = place
             if isinstance(value, dict):
                 yield value
@@ -172,25 +156,6 @@ class _Reading:
                 self._malformed(InvalidInputError("a record must be an object", got=type(value).__name__))
             del value
 
-    def _values(self, parser: RecordParser) -> Iterator[tuple[int, Any]]:
-        file, limit, depth = self._file, self._options.max_line_bytes, self._options.max_depth
-        if file.storage is Storage.PARQUET:
-            yield from read_rows(
-                file.path,
-                without=frozenset() if self._options.want_prompt else parser.unneeded,
-                max_row_bytes=limit,
-                max_page_bytes=self._options.max_page_bytes,
-                on_bytes=self._add_bytes,
-            )
-        elif file.storage is Storage.DOCUMENT:
-            yield from read_documents(self._pieces(), limit, depth)
-        else:
-            read = read_csv if file.storage is Storage.CSV else read_lines
-            yield from read(self._pieces(), limit, depth)
-
-    def _pieces(self) -> Iterator[bytes]:
-        return open_pieces(self._file.path, self._options.encoding, self._add_bytes)
-
     def _add_bytes(self, consumed: int) -> None:
         self._counts.bytes += consumed - self._consumed
         self._consumed = consumed
@@ -199,30 +164,17 @@ class _Reading:
 
     def _malformed(self, error: InvalidInputError) -> None:
         self._counts.malformed += error.rows if isinstance(error, SkippedRows) else 1
-        self._note(str(error), error)
+        self._note(error)
 
-    def _note(self, reason: str, error: InvalidInputError | None) -> None:
+    def _note(self, error: InvalidInputError) -> None:
         unit = _PLACE.get(self._file.storage, "")
         place = f"{unit} {self._place}" if unit and self._place else ""
-        if not self._options.strict:
-            self._report.add_fault(LogFault(self._file.path, place, reason))
-            return
-        where = f"{self._file.path}:{self._place}" if place else str(self._file.path)
-        raise InvalidInputError(
-            f"{where}: {error.message if error else reason}",
-            expected=error.expected if error else None,
-            got=error.got if error else None,
-            remedy=error.remedy if error else None,
-        ) from None
+        if self._options.strict:
+            raise at_place(f"{self._file.path}:{self._place}" if place else self._file.path, error) from None
+        self._report.add_fault(LogFault(self._file.path, place, str(error)))
 
     def _require_fields(self, parser: RecordParser, record: dict[str, Any]) -> None:
         """Check that each field that the user named has occurred in a record."""
         for finder in parser.finders:
             if finder.given and not finder.seen:
-                error = finder.missing(record)
-                raise InvalidInputError(
-                    f"{self._file.path}: {error.message}",
-                    expected=error.expected,
-                    got=error.got,
-                    remedy=error.remedy,
-                )
+                raise at_place(self._file.path, finder.missing(record))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
-
-__all__ = ["MAX_FAULTS", "LogCounts", "LogFault", "ReadReport"]
 
 #: faults that are stored; further ones are only counted
 MAX_FAULTS: Final = 20
@@ -58,31 +55,27 @@ class LogCounts:
     damaged: int = 0
 
 
+@dataclass(slots=True)
 class ReadReport:
-    """Counts and faults of one or more readers. Thread-safe."""
+    """Counts and faults of one or more readers, for one thread at a time.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts = LogCounts()
-        self._faults: list[LogFault] = []
+    Attributes:
+        counts: the counts.
+        faults: the first :data:`MAX_FAULTS` faults, in order of occurrence.
+    """
 
-    def add(self, counts: LogCounts) -> None:
-        """Add counts."""
-        with self._lock:
-            for field in fields(LogCounts):
-                value = getattr(counts, field.name)
-                if value:
-                    setattr(self._counts, field.name, getattr(self._counts, field.name) + value)
+    counts: LogCounts = field(default_factory=LogCounts)
+    faults: list[LogFault] = field(default_factory=list)
 
     def add_fault(self, fault: LogFault) -> None:
-        """Store a fault, up to :data:`MAX_FAULTS`; :meth:`add` counts it."""
-        with self._lock:
-            if len(self._faults) < MAX_FAULTS:
-                self._faults.append(fault)
+        """Store a fault, up to :data:`MAX_FAULTS`; the counts have all of them."""
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append(fault)
 
     def merge(self, other: ReadReport) -> None:
         """Add the counts and faults of another report."""
-        self.add(other.counts)
+        for name, number in asdict(other.counts).items():
+            setattr(self.counts, name, getattr(self.counts, name) + number)
         for fault in other.faults:
             self.add_fault(fault)
 
@@ -94,23 +87,8 @@ class ReadReport:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Restore the report of :meth:`as_dict`."""
-        report = cls()
-        report.add(LogCounts(**plain["counts"]))
-        for path, place, reason in plain["faults"]:
-            report.add_fault(LogFault(Path(path), place, reason))
-        return report
-
-    @property
-    def counts(self) -> LogCounts:
-        """Copy of the counts."""
-        with self._lock:
-            return LogCounts(*(getattr(self._counts, field.name) for field in fields(LogCounts)))
-
-    @property
-    def faults(self) -> tuple[LogFault, ...]:
-        """The first :data:`MAX_FAULTS` faults, in order of occurrence."""
-        with self._lock:
-            return tuple(self._faults)
+        faults = [LogFault(Path(path), place, reason) for path, place, reason in plain["faults"]]
+        return cls(LogCounts(**plain["counts"]), faults)
 
     def describe(self) -> str:
         """Return the report as text: one line of counts, then one line for each stored fault."""
@@ -127,9 +105,8 @@ class ReadReport:
             )
             if number
         ]
-        faults = self.faults
-        lines = [", ".join(parts), *map(str, faults)]
-        rest = counts.malformed + counts.damaged - len(faults)
+        lines = [", ".join(parts), *map(str, self.faults)]
+        rest = counts.malformed + counts.damaged - len(self.faults)
         if rest > 0:
             lines.append(f"and {rest:,} more")
         return "\n".join(lines)

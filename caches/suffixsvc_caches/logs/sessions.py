@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from suffixsvc_caches.logs.base.options import SessionSplit, SplitBy
 
-__all__ = ["SessionAssigner"]
-
 
 class SessionAssigner:
     """Assigns session names to the calls of one file.

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.logs.base.lines import too_long
 
-__all__ = ["BinaryFile", "read_text"]
-
 #: first bytes in which a zero byte marks a binary file, as in git
 _PROBE_BYTES = 8000
 

@@ -32,8 +32,6 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.lookup.hash_order import iteration_order
 from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, STATIC_ORDER, Int64s, LookupTable, are_ngrams
 
-__all__ = ["DRAFT_TOKENS", "LAX", "STRICT", "LookupDrafter", "NgramCounts"]
-
 #: draft length limit of llama-server, and the usual one of llama-lookup
 DRAFT_TOKENS: Final = 8
 #: (minimum occurrences of an n-gram, minimum percentage of its best follower), by n - 1. _best_follower
@@ -49,6 +47,11 @@ _TOKEN, _PAIR, _TRIPLE, _NGRAM = _LAST
 _ONE: Final = 1 << _BITS
 _NONE: Final = -1
 _SIDES: Final[tuple[Literal["left"], Literal["right"]]] = ("left", "right")
+
+
+def thresholds(*, static: bool) -> dict[int, tuple[int, int]]:
+    """Return the thresholds of a static or of a dynamic cache, by the length of its n-grams."""
+    return {STATIC_ORDER: LAX[STATIC_ORDER - 1]} if static else dict(enumerate(STRICT, 1))
 
 
 class _Followers:

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from suffixsvc_caches.lookup.table import FREE, LookupTable, repeated_rows, unique_rows
 
-__all__ = ["Change", "Difference", "compare_tables"]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -5,17 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, Int64s, are_ngrams, repeated_rows
-
-__all__ = ["Fault", "FaultEffect", "find_faults"]
-
-
-#: LLAMA_TOKEN_NULL
-_NO_TOKEN: Final = -1
+from suffixsvc_caches.lookup.table import FREE, HEAD, MAX_ORDER, Int32s, Int64s, are_ngrams, repeated_rows
 
 
 class FaultEffect(enum.Enum):
@@ -76,26 +69,21 @@ def _in_records(words: Int32s, starts: Int64s, odd: bool) -> Iterator[Fault]:
     pair_at = heads[record_of] + HEAD + 2 * (np.arange(len(record_of)) - first_pair[record_of])
     tokens, counts = words[pair_at], words[pair_at + 1]
 
-    for i in np.flatnonzero(counts <= 0):
-        yield Fault(4 * int(pair_at[i] + 1), f"a count of {counts[i]}; must be 1 or more", FaultEffect.ABORTS)
-    for i in np.flatnonzero(tokens < _NO_TOKEN):
-        yield Fault(4 * int(pair_at[i]), f"{tokens[i]} is not a token id", FaultEffect.ABORTS_LATER)
-    if not odd:
-        return
-    for i in np.flatnonzero(tokens == _NO_TOKEN):  # ends a draft
-        yield Fault(4 * int(pair_at[i]), f"{tokens[i]} is not a token id", FaultEffect.ODD)
-    ngrams = words[heads[:, None] + np.arange(MAX_ORDER)]
-    for i in np.flatnonzero(~are_ngrams(ngrams)):
-        yield Fault(4 * int(heads[i]), f"{ngrams[i].tolist()} is not an n-gram", FaultEffect.ODD)
-    for i in np.flatnonzero(repeated_rows(ngrams)):
-        yield Fault(
-            4 * int(heads[i]),
-            f"the n-gram {ngrams[i].tolist()} is repeated; the first one counts",
-            FaultEffect.ODD,
-        )
-    for i in np.flatnonzero(repeated_rows(np.stack([record_of, tokens], axis=1))):
-        yield Fault(
-            4 * int(pair_at[i]),
-            f"token {tokens[i]} is repeated in a record; the first one counts",
-            FaultEffect.ODD,
-        )
+    # places with a fault, offset in words, value in the description
+    checks = [
+        (counts <= 0, pair_at + 1, counts, "a count of {}; must be 1 or more", FaultEffect.ABORTS),
+        (tokens < FREE, pair_at, tokens, "{} is not a token id", FaultEffect.ABORTS_LATER),
+    ]
+    if odd:
+        ngrams = words[heads[:, None] + np.arange(MAX_ORDER)]
+        repeated = repeated_rows(np.stack([record_of, tokens], axis=1))
+        never = FaultEffect.ODD
+        checks += [
+            (tokens == FREE, pair_at, tokens, "{} is not a token id", never),  # ends a draft
+            (~are_ngrams(ngrams), heads, ngrams, "{} is not an n-gram", never),
+            (repeated_rows(ngrams), heads, ngrams, "the n-gram {} is repeated; the first one counts", never),
+            (repeated, pair_at, tokens, "token {} is repeated in a record; the first one counts", never),
+        ]
+    for mask, at, values, what, effect in checks:
+        for i in np.flatnonzero(mask):
+            yield Fault(4 * int(at[i]), what.format(values[i].tolist()), effect)

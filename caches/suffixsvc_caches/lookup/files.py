@@ -21,8 +21,6 @@ from suffixsvc_caches.atomic import new_file
 from suffixsvc_caches.lookup.faults import find_faults
 from suffixsvc_caches.lookup.table import FREE, HEAD, MAX_ORDER, Int32s, Int64s, LookupTable
 
-__all__ = ["read_lookup", "read_words", "record_starts", "write_lookup"]
-
 #: records serialized at a time
 _BLOCK: Final = 1 << 16
 

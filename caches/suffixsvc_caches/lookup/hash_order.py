@@ -19,8 +19,6 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
-__all__ = ["iteration_order"]
-
 #: successive bucket counts: primes that at least double
 _BUCKETS: Final = (
     13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 85229, 172933, 351061, 712697, 1447153,

@@ -11,8 +11,6 @@ import numpy as np
 from suffixsvc_caches.lookup.algorithm import LAX, STRICT
 from suffixsvc_caches.lookup.table import FREE, STATIC_ORDER, Int32s, Int64s, LookupTable, repeated_rows
 
-__all__ = ["Inspection", "Record", "inspect_table"]
-
 _INT32: Final = 2**31 - 1
 #: factor of llama.cpp's hash of a token
 _FIBONACCI: Final = np.uint64(11400714819323198485)

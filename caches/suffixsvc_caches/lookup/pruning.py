@@ -19,10 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_caches.lookup.algorithm import LAX, STRICT
-from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, STATIC_ORDER, Int32s, LookupTable
-
-__all__ = ["RECORD_BYTES", "ROW_WORDS", "Selection", "prune_table", "require_budget", "select_rows"]
+from suffixsvc_caches.lookup.algorithm import thresholds
+from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, LookupTable
 
 #: size of a record with one follower
 RECORD_BYTES: Final = 4 * (HEAD + 2)
@@ -50,9 +48,9 @@ def prune_table(table: LookupTable, budget_bytes: int | None, *, static: bool) -
         static: prune as a static cache, of which llama.cpp queries 2-grams only; otherwise as a dynamic one.
     """
     ordered = table.in_order()  # followers by falling count
-    rules = {STATIC_ORDER: LAX[STATIC_ORDER - 1]} if static else dict(enumerate(STRICT, 1))
-    selection = select_rows([_firing(ordered, order, *rule) for order, rule in rules.items()], budget_bytes)
-    words = np.concatenate(selection.words(0))
+    rules = thresholds(static=static).items()
+    rows = select_rows([_firing(ordered, order, *rule) for order, rule in rules], budget_bytes)
+    words = np.concatenate(file_words(rows, 0))
     return LookupTable(
         words[:, :MAX_ORDER],
         np.arange(len(words) + 1, dtype=np.int64),
@@ -77,42 +75,24 @@ def _firing(table: LookupTable, order: int, least: int, percent: int) -> Int32s:
     return rows
 
 
-class Selection:
-    """Selected records.
-
-    Attributes:
-        rows: rows of each candidate order, int32[k, 8].
-        candidates: number of candidates.
-        hits: expected hits of the selected records.
-        hits_of_all: expected hits of all candidates.
-    """
-
-    def __init__(self, rows: list[Int32s], candidates: int, hits: int, hits_of_all: int) -> None:
-        self.rows = rows
-        self.candidates = candidates
-        self.hits = hits
-        self.hits_of_all = hits_of_all
-
-    def words(self, max_count: int) -> list[Int32s]:
-        """Return the file records of each order, int32[k, 7], counts limited to ``max_count`` (0 = none)."""
-        serialized = []
-        for rows in self.rows:
-            words = np.empty((len(rows), HEAD + 2), np.int32)
-            words[:, :MAX_ORDER] = rows[:, :MAX_ORDER]
-            words[:, MAX_ORDER] = 1
-            words[:, MAX_ORDER + 1] = rows[:, _FOLLOWER]
-            words[:, MAX_ORDER + 2] = np.minimum(rows[:, _COUNT], max_count) if max_count else rows[:, _COUNT]
-            serialized.append(words)
-        return serialized
+def file_words(tables: Sequence[Int32s], max_count: int) -> list[Int32s]:
+    """Return the file records of candidate rows, int32[k, 7]; counts are at most ``max_count``, if not 0."""
+    records = [np.delete(rows, _TOTAL, axis=1) for rows in tables]
+    for each in records if max_count else ():
+        np.minimum(each[:, -1], max_count, out=each[:, -1])
+    return records
 
 
-def select_rows(tables: Sequence[Int32s], budget_bytes: int | None) -> Selection:
+def select_rows(tables: Sequence[Int32s], budget_bytes: int | None) -> list[Int32s]:
     """Select the records with the most expected hits for a budget.
 
     Args:
         tables: sorted rows of n-grams that fire, int32[m, 8], for each order, by rising order: the n-gram,
             its occurrences, 1, the best follower, its count.
         budget_bytes: size limit of the file; None keeps every record that changes a draft.
+
+    Returns:
+        The selected rows of each table.
     """
     values = _expected_hits(tables)
     every = np.concatenate([np.empty(0, np.int64), *values])
@@ -121,12 +101,7 @@ def select_rows(tables: Sequence[Int32s], budget_bytes: int | None) -> Selection
     if np.count_nonzero(keep) > limit:
         keep = _top(every, np.concatenate([_shares(rows) for rows in tables]), limit)
     parts = np.split(keep, np.cumsum([len(rows) for rows in tables])[:-1])
-    return Selection(
-        [rows[part] for rows, part in zip(tables, parts, strict=True)],
-        len(every),
-        int(every[keep].sum()),
-        int(every.sum()),
-    )
+    return [rows[part] for rows, part in zip(tables, parts, strict=True)]
 
 
 def _shares(rows: Int32s) -> npt.NDArray[np.float32]:

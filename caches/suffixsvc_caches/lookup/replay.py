@@ -15,24 +15,15 @@ the step. The replay simulates one of three programs (:class:`Program`):
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.lookup.algorithm import DRAFT_TOKENS, LookupDrafter, NgramCounts
-from suffixsvc_caches.lookup.pruning import prune_table
 from suffixsvc_caches.lookup.table import LookupTable
-
-__all__ = [
-    "LookupReplayer",
-    "OnTokens",
-    "Program",
-    "ReplayStats",
-    "TokenCall",
-    "replay_sizes",
-]
 
 #: progress callback: tokens replayed since the last call
 OnTokens = Callable[[int], None]
@@ -88,14 +79,8 @@ class ReplayStats:
         return self.tokens / self.steps if self.steps else float("nan")
 
     def __add__(self, other: ReplayStats) -> ReplayStats:
-        return ReplayStats(
-            self.n_draft,
-            self.n_predict + other.n_predict,
-            self.n_drafted + other.n_drafted,
-            self.n_accept + other.n_accept,
-            self.steps + other.steps,
-            self.tokens + other.tokens,
-        )
+        sums = map(operator.add, astuple(self)[1:], astuple(other)[1:])
+        return ReplayStats(self.n_draft, *sums)
 
 
 class LookupReplayer:
@@ -189,28 +174,3 @@ class LookupReplayer:
             steps += 1
             at = next_at
         return drafted, accepted, steps
-
-
-def replay_sizes(
-    table: LookupTable, replay: Callable[[LookupTable], ReplayStats], sizes: int = 10
-) -> list[tuple[int, ReplayStats]]:
-    """Replay with a static cache pruned to several sizes.
-
-    The largest size is the whole cache; the others decrease geometrically to a thousandth of it. Sizes that
-    prune to the same file are replayed once.
-
-    Args:
-        table: the whole cache.
-        replay: replays with a cache.
-        sizes: number of sizes.
-
-    Returns:
-        (bytes, statistics) by rising size.
-    """
-    whole = table.file_bytes()
-    found = {whole: table}
-    for step in range(1, sizes):
-        cut = prune_table(table, int(whole * 1000 ** -(step / (sizes - 1))), static=True)
-        if len(cut):
-            found.setdefault(cut.file_bytes(), cut)
-    return [(size, replay(found[size])) for size in sorted(found)]

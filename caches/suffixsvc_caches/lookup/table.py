@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-
-from suffixsvc.errors import InvalidInputError
-from suffixsvc.values import MAX_TOKEN_ID
-
-__all__ = ["MAX_ORDER", "STATIC_ORDER", "LookupTable", "merge_tables"]
 
 #: n-grams have 1 to 4 tokens (LLAMA_NGRAM_MAX)
 MAX_ORDER: Final = 4
@@ -48,32 +43,6 @@ class LookupTable:
     def __len__(self) -> int:
         return len(self.ngrams)
 
-    @classmethod
-    def of(cls, records: Mapping[Sequence[int], Mapping[int, int]]) -> Self:
-        """Build a small table from dictionaries.
-
-        Raises:
-            InvalidInputError: an n-gram, a token or a count is out of range.
-        """
-        ngrams = np.full((len(records), MAX_ORDER), FREE, np.int32)
-        sizes, tokens, counts = [0], list[int](), list[int]()
-        for i, (ngram, followers) in enumerate(records.items()):
-            if not 1 <= len(ngram) <= MAX_ORDER or not followers:
-                raise InvalidInputError(
-                    f"a record must have 1 to {MAX_ORDER} tokens and 1 or more followers",
-                    got=f"{tuple(ngram)}: {dict(followers)}"[:80],
-                )
-            _require(ngram, 0, "a token of an n-gram")
-            _require(followers.keys(), 0, "a follower")
-            _require(followers.values(), 1, "a count")
-            ngrams[i, : len(ngram)] = ngram
-            sizes.append(len(followers))
-            tokens += followers.keys()
-            counts += followers.values()
-        return cls(
-            ngrams, np.cumsum(sizes, dtype=np.int64), np.array(tokens, np.int32), np.array(counts, np.int32)
-        )
-
     @property
     def largest_token(self) -> int:
         """The highest token id of all n-grams and followers; -1 if the table is empty."""
@@ -92,22 +61,6 @@ class LookupTable:
         """Size of the file in bytes."""
         return 4 * HEAD * len(self) + 8 * len(self.tokens)
 
-    def as_dict(self) -> dict[tuple[int, ...], dict[int, int]]:
-        """Return {n-gram: {follower: count}} as llama.cpp's loader builds it.
-
-        Of equal n-grams, and of equal tokens in one record, the first counts.
-        """
-        found: dict[tuple[int, ...], dict[int, int]] = {}
-        for ngram, a, b in zip(
-            self.ngrams.tolist(), self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True
-        ):
-            key = tuple(token for token in ngram if token != FREE)
-            if key not in found:
-                found[key] = {}
-                for token, count in zip(self.tokens[a:b].tolist(), self.counts[a:b].tolist(), strict=True):
-                    found[key].setdefault(token, count)
-        return found
-
     def selected(self, keep: npt.NDArray[np.bool_]) -> LookupTable:
         """Return the records where ``keep``, bool[m], is true, in their order."""
         sizes = self.sizes()
@@ -121,17 +74,9 @@ class LookupTable:
         Of equal n-grams, and of equal tokens in one record, the first; malformed n-grams and negative tokens
         are dropped.
         """
-        _, first = np.unique(self.ngrams, axis=0, return_index=True)
-        keep = np.zeros(len(self), bool)
-        keep[first] = True
-        kept = self.selected(keep & are_ngrams(self.ngrams))
+        kept = self.selected(are_ngrams(self.ngrams) & ~repeated_rows(self.ngrams))
         record_of = np.repeat(np.arange(len(kept)), kept.sizes())
-        _, first = np.unique(
-            np.stack([record_of, kept.tokens.astype(np.int64)], axis=1), axis=0, return_index=True
-        )
-        pairs = np.zeros(len(kept.tokens), bool)
-        pairs[first] = True
-        pairs &= kept.tokens >= 0
+        pairs = (kept.tokens >= 0) & ~repeated_rows(np.stack([record_of, kept.tokens], axis=1))
         sizes = np.bincount(record_of[pairs], minlength=len(kept))
         starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64)
         return LookupTable(kept.ngrams[sizes > 0], starts, kept.tokens[pairs], kept.counts[pairs])
@@ -150,32 +95,26 @@ class LookupTable:
         return LookupTable(self.ngrams[by_ngram], starts, self.tokens[pairs], self.counts[pairs])
 
 
+_NONE: Final = np.empty(0, np.int32)
+EMPTY: Final = LookupTable(_NONE.reshape(0, MAX_ORDER), np.zeros(1, np.int64), _NONE, _NONE)
+
+
 def merge_tables(tables: Iterable[LookupTable]) -> LookupTable:
     """Return the sum of tables, sorted (:meth:`LookupTable.in_order`).
 
     Equal n-grams within one table are added, too, unlike in llama.cpp's loader. Sums saturate at the largest
     int32.
     """
-    given = list(tables)
-    if not given:
-        return LookupTable.of({})
-    ngrams = np.concatenate([table.ngrams for table in given])
-    offsets = np.cumsum([0, *map(len, given)])
-    record_of = np.concatenate(
-        [np.repeat(np.arange(len(t)), t.sizes()) + first for t, first in zip(given, offsets, strict=False)]
-    )
-    unique, numbers = unique_rows(ngrams)
-    keys = np.stack([numbers[record_of], np.concatenate([table.tokens for table in given]).astype(np.int64)])
-    order = np.lexsort((keys[1], keys[0]))
-    keys, counts = keys[:, order], np.concatenate([t.counts for t in given]).astype(np.int64)[order]
-    first = np.ones(keys.shape[1], bool)
-    first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
-    sums = np.minimum(np.add.reduceat(counts, np.flatnonzero(first)), _MOST) if len(counts) else counts
-    sizes = np.bincount(keys[0, first], minlength=len(unique))
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return LookupTable(
-        unique.astype(np.int32), starts, keys[1, first].astype(np.int32), sums.astype(np.int32)
-    ).in_order()
+    given = [EMPTY, *tables]
+    ngrams, numbers = unique_rows(np.concatenate([table.ngrams for table in given]))
+    records = np.repeat(numbers, np.concatenate([table.sizes() for table in given]))
+    tokens = np.concatenate([table.tokens for table in given])
+    pairs, places = unique_rows(np.stack([records, tokens], axis=1))
+    sums = np.zeros(len(pairs), np.int64)
+    np.add.at(sums, places, np.concatenate([table.counts for table in given]))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=len(ngrams)))])
+    counts = np.minimum(sums, _MOST).astype(np.int32)
+    return LookupTable(ngrams, starts.astype(np.int64), pairs[:, 1].astype(np.int32), counts).in_order()
 
 
 def are_ngrams(ngrams: Int32s) -> npt.NDArray[np.bool_]:
@@ -205,9 +144,3 @@ def repeated_rows(rows: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
     if len(rows):
         again[order[1:]] = (rows[order[1:]] == rows[order[:-1]]).all(axis=1)
     return again
-
-
-def _require(values: Iterable[int], least: int, what: str) -> None:
-    for value in values:
-        if isinstance(value, bool) or not least <= value <= MAX_TOKEN_ID:
-            raise InvalidInputError(f"{what} must be {least} .. {MAX_TOKEN_ID}", got=value)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.atomic import new_file
-from suffixsvc_caches.building import BuildSpec, LookupSpec, WrittenFile, build
+from suffixsvc_caches.building.lookup_caches import LookupSpec, WrittenFile
+from suffixsvc_caches.building.run import build
+from suffixsvc_caches.building.spec import BuildSpec
 from suffixsvc_caches.logs import LogCall, ReadReport, find_logs, read_calls
 from suffixsvc_caches.recipes.recipe import Recipe
-from suffixsvc_caches.tokenizers import require_fingerprint
-
-__all__ = ["RecipeResult", "make_recipe"]
+from suffixsvc_caches.tokenizers.load import require_fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def make_recipe(recipe: Recipe, *, force: bool = False) -> RecipeResult:
                 force=force,
             )
         )
-    return RecipeResult(calls, tokens, size, made.static)
+    return RecipeResult(calls, tokens, size, made.caches.static)
 
 
 def _calls(recipe: Recipe) -> Iterator[LogCall]:

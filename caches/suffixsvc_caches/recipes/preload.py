@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +13,13 @@ from suffixsvc import SuffixCache
 from suffixsvc.config import validate_default_reads
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.types import NewOutput
+from suffixsvc_caches.building.corpus import output_batches
 from suffixsvc_caches.logs import ReadOptions, ReadReport, find_logs, read_calls
 from suffixsvc_caches.recipes.recipe import Recipe, find_recipe
-from suffixsvc_caches.tokenizers import require_fingerprint
-
-__all__ = ["NAMESPACE", "find_recipes", "preload"]
+from suffixsvc_caches.tokenizers.load import require_fingerprint
 
 #: parent of the recipes' namespaces
 NAMESPACE: Final = "preload"
-_BATCH: Final = 256
 #: key of a namespace's note: hash of its corpus and number of outputs
 _VERSION: Final = "preload"
 
@@ -73,7 +71,7 @@ def _load(cache: SuffixCache, recipe: Recipe) -> str:
     if namespace.note(_VERSION) == _note(version, namespace.stats().outputs):
         return path
     namespace.clear()
-    for batch in _batches(_outputs(path, recipe)):
+    for batch in output_batches(_outputs(path, recipe)):
         namespace.add_outputs(batch)
     namespace.put_note(_VERSION, _note(version, namespace.stats().outputs))
     return path
@@ -92,14 +90,3 @@ def _outputs(path: str, recipe: Recipe) -> Iterator[NewOutput]:
             labels = {"agent": call.agent} if call.agent else {}
             tokens, prompt = np.asarray(call.response, np.int32), np.asarray(call.prompt, np.int32)
             yield NewOutput(path, tokens, (len(tokens),), prompt, labels, corpus=True)
-
-
-def _batches(outputs: Iterator[NewOutput]) -> Iterator[Sequence[NewOutput]]:
-    batch: list[NewOutput] = []
-    for output in outputs:
-        batch.append(output)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc_caches.errors import at_place
 from suffixsvc_caches.logs import ReadOptions
 from suffixsvc_caches.sizes import parse_size
-
-__all__ = ["READY_MADE", "Recipe", "find_recipe"]
 
 _FOLDER: Final = Path(__file__).parent
 _FILE: Final = "recipe.toml"
@@ -84,9 +83,7 @@ class Recipe:
         try:
             return cls._from(folder.resolve(), tables)
         except InvalidConfigError as error:
-            raise InvalidConfigError(
-                f"{path}: {error.message}", expected=error.expected, got=error.got
-            ) from None
+            raise at_place(path, error) from None
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidConfigError(
                 f"{path} must have about, tokenizer and [logs] with paths", got=error

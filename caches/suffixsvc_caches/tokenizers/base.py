@@ -7,8 +7,6 @@ from typing import Protocol
 
 from suffixsvc.types import TokenArray, TokenIds
 
-__all__ = ["Tokenizer"]
-
 
 class Tokenizer(Protocol):
     """Text to token ids and back. Thread-safe."""

@@ -8,10 +8,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from suffixsvc.core import _ext
 from suffixsvc.types import TokenArray
-from suffixsvc_caches.tokenizers.word_cache import CachedEncoding, WordCache, WordCut
-
-__all__ = ["WORD_CACHE_BYTES", "CachingEncoder"]
+from suffixsvc_caches.tokenizers.words import WordCut
 
 #: default size limit of the word cache
 WORD_CACHE_BYTES: Final = 24 << 20
@@ -49,7 +48,8 @@ class CachingEncoder:
         self._encode = encode
         self._token_bytes = token_bytes
         self._normalizes = normalizes
-        self._cache = WordCache(cuts, memory_bytes=memory_bytes)
+        #: the cached words
+        self.memo = _ext.WordMemo(cuts.tobytes(), memory_bytes)
         whole = np.zeros((256, 256), np.uint8)
         whole[:128, :128] = cuts
         # bytes, because indexing an array for single elements takes ten times as long
@@ -60,21 +60,24 @@ class CachingEncoder:
         """Encode a text to token ids, int32[n], equal to the tokenizer's."""
         data = text.encode()
         for _ in range(_TRIES):
-            found = self._cache.encode(data)
-            if not found.missing:
-                return self._fill_holes(found, data)
-            self._cache.insert(found.missing, self._encode_words(found.missing))
+            tokens, holes, missing = self.memo.encode(data)
+            if not missing:
+                return self._fill_holes(tokens, holes, data) if holes else tokens
+            found = self._encode_words(missing)
+            ends = np.cumsum([len(each) for each in found], dtype=np.int64)
+            self.memo.learn(missing, np.concatenate(found).astype(np.int32, copy=False), ends)
         return self._encode(text)  # other threads cleared the cache each time
 
-    def _fill_holes(self, found: CachedEncoding, data: bytes) -> TokenArray:
-        if not found.holes:
-            return found.tokens
+    def _fill_holes(
+        self, tokens: TokenArray, holes: Sequence[tuple[int, int, int]], data: bytes
+    ) -> TokenArray:
+        """Insert the tokens of words too long to cache, each (index in ``tokens``, first byte, end)."""
         parts: list[TokenArray] = []
         done = 0
-        for at, begin, end in found.holes:
-            parts += found.tokens[done:at], self._encode(data[begin:end].decode())
+        for at, begin, end in holes:
+            parts += tokens[done:at], self._encode(data[begin:end].decode())
             done = at
-        return np.concatenate([*parts, found.tokens[done:]])
+        return np.concatenate([*parts, tokens[done:]])
 
     def _encode_words(self, words: Sequence[bytes]) -> list[TokenArray]:
         found: dict[int, TokenArray] = {}

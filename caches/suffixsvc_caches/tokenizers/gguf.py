@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -14,15 +14,13 @@ from suffixsvc_caches.tokenizers.caching_encoder import CachingEncoder
 from suffixsvc_caches.tokenizers.words import WORD_RULES, cut_table
 from suffixsvc_driver.targets.llama.model import LlamaModel
 
-__all__ = ["GgufTokenizer"]
-
 #: mean characters of a text below which a batch is encoded in the calling thread
 _MIN_THREADED_CHARS: Final = 2048
 _RULE: Final = "tokenizer.ggml.pre"
 
 
 class GgufTokenizer:
-    """Implementation of :class:`suffixsvc_caches.tokenizers.Tokenizer`; the vocabulary stays loaded.
+    """Implementation of :class:`suffixsvc_caches.tokenizers.base.Tokenizer`; the vocabulary stays loaded.
 
     Args:
         path: a GGUF file; its weights are not read.
@@ -34,7 +32,9 @@ class GgufTokenizer:
 
     def __init__(self, path: Path, threads: int = 1) -> None:
         self._model = LlamaModel(path, vocab_only=True)
-        self._encode = self._caching_encoder() or self._model.token_array
+        #: None if the word rules of this tokenizer are not known
+        self.encoder = self._caching_encoder()
+        self._encode = self.encoder.encode if self.encoder else self._model.token_array
         self._pool = ThreadPoolExecutor(threads, "encode") if threads > 1 else None
         self.vocab_size = self._model.vocab_size
 
@@ -50,8 +50,7 @@ class GgufTokenizer:
             return list(map(self._encode, texts))
         return list(self._pool.map(self._encode, texts))
 
-    def _caching_encoder(self) -> Callable[[str], TokenArray] | None:
-        """Encoder with a word cache; None if the word rules of this tokenizer are not known."""
+    def _caching_encoder(self) -> CachingEncoder | None:
         model, values = self._model, self._model.header.values
         if values.get("tokenizer.ggml.model") != "gpt2" or values.get(_RULE) not in WORD_RULES:
             return None
@@ -60,7 +59,7 @@ class GgufTokenizer:
             return None
         lengths = np.fromiter(map(len, model.vocabulary.texts), np.int64, model.vocab_size)
         cuts = cut_table(token.text for token in special)
-        return CachingEncoder(model.token_array, cuts, lengths).encode
+        return CachingEncoder(model.token_array, cuts, lengths)
 
     def decode(self, token_ids: TokenIds) -> str:
         """Decode tokens to text, special tokens included."""

@@ -17,23 +17,25 @@ from suffixsvc_client.text import TextCodec
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["JsonTokenizer"]
-
 
 class JsonTokenizer:
-    """Implementation of :class:`suffixsvc_caches.tokenizers.Tokenizer`; arguments as ``TextCodec.load``."""
+    """Implementation of :class:`suffixsvc_caches.tokenizers.base.Tokenizer`.
+
+    Arguments as ``TextCodec.load``.
+    """
 
     def __init__(self, path: Path, *, bos: str | int | None = None, eos: str | int | None = None) -> None:
         self._codec = TextCodec.load(path, bos=bos, eos=eos)
         self.fingerprint = self._codec.fingerprint
         self.vocab_size = self._codec.vocab_size
-        self._encoder = self._caching_encoder() if _has_known_words(self._codec.library) else None
+        #: None if the word rules of this tokenizer are not known
+        self.encoder = self._caching_encoder() if _has_known_words(self._codec.library) else None
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
         """Encode each text to token ids, int32[n]."""
-        if self._encoder is None:
+        if self.encoder is None:
             return self._codec.encode_batch(texts)
-        return [self._encoder.encode(text) for text in texts]
+        return [self.encoder.encode(text) for text in texts]
 
     def decode(self, token_ids: TokenIds) -> str:
         """Decode tokens to text."""

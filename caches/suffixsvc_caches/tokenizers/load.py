@@ -11,8 +11,6 @@ from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMis
 if TYPE_CHECKING:
     from suffixsvc_caches.tokenizers.base import Tokenizer
 
-__all__ = ["TokenizerSource", "load_tokenizer", "require_fingerprint"]
-
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSource:
@@ -32,7 +30,6 @@ def load_tokenizer(
     *,
     bos: str | int | None = None,
     eos: str | int | None = None,
-    expected: str = "",
     threads: int = 1,
 ) -> Tokenizer:
     """Load the tokenizer of a GGUF (vocabulary only) or of a tokenizer.json, plain or .gz.
@@ -41,19 +38,25 @@ def load_tokenizer(
         path: the file, or the name of a downloaded model of the registry.
         bos, eos: text or id of the special tokens, for a tokenizer.json, which does not record them; both are
             part of the fingerprint.
-        expected: required fingerprint; "" = any.
         threads: threads that encode a batch, for a GGUF.
 
     Raises:
         InvalidConfigError: no such file, or neither type. MissingExtraError: its library is not installed.
         ModelNotFoundError: a model of the registry that is not downloaded.
         InvalidInputError: bos or eos with a GGUF, or not tokens of this tokenizer.
-        TokenizerMismatchError: the fingerprint is not the expected one.
     """
-    tokenizer = _load(path, bos, eos, threads)
-    if expected:
-        require_fingerprint(tokenizer.fingerprint, expected, str(path.name))
-    return tokenizer
+    path = _file(path)
+    if _is_gguf(path):
+        from suffixsvc_caches.tokenizers.gguf import GgufTokenizer  # noqa: PLC0415 - loads llama.cpp
+
+        if bos is not None or eos is not None:
+            raise InvalidInputError(
+                "bos and eos must be omitted for a GGUF", remedy="Leave --bos and --eos out."
+            )
+        return GgufTokenizer(path, threads)
+    from suffixsvc_caches.tokenizers.json_file import JsonTokenizer  # noqa: PLC0415 - only it needs the library
+
+    return JsonTokenizer(path, bos=bos, eos=eos)
 
 
 def require_fingerprint(fingerprint: str, expected: str, whose: str) -> None:
@@ -76,19 +79,13 @@ def require_fingerprint(fingerprint: str, expected: str, whose: str) -> None:
         )
 
 
-def _load(path: Path, bos: str | int | None, eos: str | int | None, threads: int) -> Tokenizer:
-    path = _file(path)
-    if _is_gguf(path):
-        from suffixsvc_caches.tokenizers.gguf import GgufTokenizer  # noqa: PLC0415 - loads llama.cpp
-
-        if bos is not None or eos is not None:
-            raise InvalidInputError(
-                "bos and eos must be omitted for a GGUF", remedy="Leave --bos and --eos out."
-            )
-        return GgufTokenizer(path, threads)
-    from suffixsvc_caches.tokenizers.json_file import JsonTokenizer  # noqa: PLC0415 - only it needs the library
-
-    return JsonTokenizer(path, bos=bos, eos=eos)
+def no_tokenizer(log: Path) -> InvalidInputError:
+    """Return the error for a log of texts that is read without a tokenizer."""
+    return InvalidInputError(
+        f"{log} must have token ids if there is no tokenizer",
+        got="texts",
+        remedy="Give a GGUF or a tokenizer.json with --tokenizer.",
+    )
 
 
 def _file(path: Path) -> Path:

@@ -20,8 +20,6 @@ import numpy as np
 from suffixsvc.types import TokenArray
 from suffixsvc_caches.tokenizers.base import Tokenizer
 
-__all__ = ["PIECE_CHARS", "encode_texts"]
-
 #: approximate length of a piece
 PIECE_CHARS: Final = 1 << 16
 _AROUND: Final = 128  # characters on each side of a cut that are compared
@@ -37,6 +35,14 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[TokenArray]
     pieces = [text[a:b] for text, its in zip(texts, bounds, strict=True) for a, b in pairwise(its)]
     encoded = iter(tokenizer.encode_batch(pieces))
     return [np.concatenate([next(encoded) for _ in its[1:]]) for its in bounds]
+
+
+def encode_contents(tokenizer: Tokenizer | None, contents: Sequence[str | TokenArray]) -> list[TokenArray]:
+    """Return the token ids of texts, or token ids as they are; no ids for texts without a tokenizer."""
+    texts = [content for content in contents if isinstance(content, str)]
+    encoded = iter(encode_texts(tokenizer, texts) if texts and tokenizer is not None else ())
+    none = np.empty(0, np.int32)
+    return [next(encoded, none) if isinstance(content, str) else content for content in contents]
 
 
 def _cuts(tokenizer: Tokenizer, text: str) -> Iterator[int]:

@@ -15,14 +15,21 @@ from __future__ import annotations
 import itertools
 import string
 from collections.abc import Iterable
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc_caches.tokenizers.word_cache import WordCut
 
-__all__ = ["SPLIT_EXPRESSIONS", "WORD_RULES", "cut_table"]
+class WordCut(IntEnum):
+    """Rule for a cut between two bytes."""
+
+    NONE = 0
+    HERE = 1
+    #: if the byte after the second one is an ASCII letter
+    BEFORE_LETTER = 2
+
 
 #: tokenizer.ggml.pre of llama.cpp: the expressions of GPT-2, Llama 3, Qwen 2, DeepSeek, Tekken, GPT-4o and
 #: StarCoder, under all their names

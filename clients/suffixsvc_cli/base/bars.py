@@ -6,15 +6,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
-
-__all__ = ["progress_bar", "progress_bars"]
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 
 def progress_bars(*columns: ProgressColumn) -> Progress:
-    """Bars with these columns; without columns, rich's default."""
+    """Bars with a title and these columns; without columns: bar, percentage, remaining time."""
     console = Console(stderr=True)
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    columns = columns or (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    title = TextColumn("{task.description}")
+    return Progress(title, *columns, console=console, disable=not console.is_terminal, transient=True)
 
 
 @contextmanager

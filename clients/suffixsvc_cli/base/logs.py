@@ -8,8 +8,6 @@ import structlog
 
 from suffixsvc.runtime.log_output import StderrLogger
 
-__all__ = ["log_to_stderr"]
-
 
 def log_to_stderr(level: int = logging.INFO) -> None:
     """Write one line per event of at least this level. ``serve`` configures its own format afterwards."""

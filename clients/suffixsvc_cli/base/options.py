@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-__all__ = ["InsecureNetwork", "LogTokenizer", "PageOfPlots"]
+from suffixsvc.errors import InvalidConfigError
 
-InsecureNetwork = Annotated[
-    bool,
-    typer.Option(
-        "--insecure-network",
-        help="Allow listening on addresses that other machines can reach, without authentication or "
-        "encryption.",
-    ),
-]
-LogTokenizer = Annotated[
-    Path | None,
-    typer.Option(
-        help="Tokenizer for logs of texts: the model's GGUF or name, or a tokenizer.json (plain or .gz)."
-    ),
-]
-PageOfPlots = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write a self-contained HTML page with plots.")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Server = Annotated[str | None, typer.Option(help="Address of a running service: unix:PATH or HOST:PORT.")]
+Data = Annotated[Path | None, typer.Option(help="Alternatively: a data folder that no process has open.")]
+#: help of --insecure-network
+INSECURE_NETWORK: Final = (
+    "Allow listening on addresses that other machines can reach, without authentication or encryption."
+)
+
+
+def require_one_store(server: str | None, data: Path | None) -> None:
+    """Check that a service or a data folder is given, and not both.
+
+    Raises:
+        InvalidConfigError: both or neither is given.
+    """
+    if (server is None) == (data is None):
+        raise InvalidConfigError(
+            "one of --server and --data must be given", got="both" if server is not None else "none"
+        )

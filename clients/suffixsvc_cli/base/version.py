@@ -8,8 +8,6 @@ from importlib.metadata import version as installed_version
 
 import typer
 
-__all__ = ["version"]
-
 
 def version() -> None:
     """Print the versions of suffixsvc, Python and the main dependencies."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
+from suffixsvc_cli.base.groups import verb_group
 from suffixsvc_cli.bench.build import bench_build
 from suffixsvc_cli.bench.decode import bench_decode
 from suffixsvc_cli.bench.index import bench_index
@@ -17,19 +16,16 @@ from suffixsvc_cli.bench.train import bench_train
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Benchmarks. Every result has the machine, the commit and the seed of its run.",
+app = verb_group(
+    "Benchmarks. Every result has the machine, the commit and the seed of its run.",
+    bench_replay,
+    bench_record,
+    bench_train,
+    bench_index,
+    bench_segment,
+    bench_preload,
+    bench_build,
+    rpc,
+    bench_decode,
+    bench_publish,
 )
-app.command("replay")(bench_replay)
-app.command("record")(bench_record)
-app.command("train")(bench_train)
-app.command("index")(bench_index)
-app.command("segment")(bench_segment)
-app.command("preload")(bench_preload)
-app.command("build")(bench_build)
-app.command("rpc")(rpc)
-app.command("decode")(bench_decode)
-app.command("publish")(bench_publish)

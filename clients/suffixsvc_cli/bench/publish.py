@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["bench_publish"]
-
 
 def bench_publish(
     measured: Annotated[
@@ -29,7 +27,7 @@ def bench_publish(
 
     tools/performance.sh runs the benchmarks and then this verb.
     """
-    from suffixsvc_bench.page import publish
+    from suffixsvc_bench.page.publish import publish
 
     for path in publish(measured, page, keep=keep):
         typer.echo(path)

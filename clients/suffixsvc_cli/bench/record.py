@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["bench_record"]
-
 
 def bench_record(
     workloads: Annotated[

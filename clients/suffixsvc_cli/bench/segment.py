@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["bench_segment"]
+from suffixsvc_cli.base.options import AsJson
 
 
 def bench_segment(
@@ -20,27 +19,18 @@ def bench_segment(
         Path | None,
         typer.Option(help="Parent of the scratch folder (20 bytes per token, removed at the end)."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure sealed segments: building, merging, opening, bytes per token, drafts, forgetting.
 
     Draft times are those of the segment's index alone, without a session; bench index measures drafts through
     the engine.
     """
-    from rich.console import Console
+    from suffixsvc_bench.index.parts.segment import SMALLEST, run_segment_bench, segment_grids
+    from suffixsvc_bench.report.output import print_results, report_progress
+    from suffixsvc_bench.verb_options import parse_count
 
-    from suffixsvc_bench.index.segment import parse_size, run_segment_bench, segment_grid
-    from suffixsvc_bench.report.output import ProgressReporter
-    from suffixsvc_bench.report.provenance import Provenance
-    from suffixsvc_bench.report.tables import print_grid
-
-    chosen = [parse_size(size) for size in sizes.split(",")]
-    with ProgressReporter() as progress:
-        results = run_segment_bench(chosen, seed, folder, progress.update)
-    if as_json:
-        typer.echo(json.dumps(results, indent=2))
-        return
-    console = Console()
-    print_grid(console, segment_grid(results))
-    line = f"seed {seed}, {Provenance(**results['provenance']).line()}"
-    console.print(line, style="dim", highlight=False, soft_wrap=True)
+    chosen = [parse_count(size, "--sizes", SMALLEST) for size in sizes.split(",")]
+    with report_progress() as report:
+        results = run_segment_bench(chosen, seed, folder, report)
+    print_results(results, segment_grids, as_json=as_json, seed=seed)

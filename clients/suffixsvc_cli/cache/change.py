@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from suffixsvc_cli.cache.look import BosToken, EosToken, TokenizerPath, shown_by
+from suffixsvc_bench.verb_options import with_options
+from suffixsvc_cli.base.options import AsJson
+from suffixsvc_cli.cache.look import CodecOptions, shown_by
 
 if TYPE_CHECKING:
     from suffixsvc_caches.lookup.difference import Difference
-
-__all__ = ["diff", "import_", "merge", "prune"]
 
 #: exit code of diff for different caches, as of the program diff
 _DIFFERENT: Final = 1
@@ -36,7 +36,7 @@ def merge(
     sorted: the same caches give the same bytes.
     """
     from suffixsvc.errors import InvalidInputError
-    from suffixsvc_caches.merging import merge_caches
+    from suffixsvc_caches.changing import merge_caches
 
     *given, out = files
     if not given:
@@ -76,28 +76,29 @@ def import_(
     file: Annotated[Path, typer.Argument(help="Lookup cache of llama.cpp or another program.")],
     out: Annotated[Path, typer.Argument(help="Output file.")],
     tokenizer: Annotated[Path, typer.Option(help="The model's GGUF or tokenizer.json.")],
-    bos: BosToken = None,
-    eos: EosToken = None,
+    bos: Annotated[
+        str | None, typer.Option(help="Text of the BOS token, for a tokenizer.json, as in build.")
+    ] = None,
+    eos: Annotated[str | None, typer.Option(help="Text of the EOS token, for a tokenizer.json.")] = None,
     kind: Annotated[str, typer.Option("--as", help="Kind of FILE: static, dynamic, or auto.")] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
 ) -> None:
     """Import a lookup cache without a manifest: validated against the vocabulary, sorted, with a manifest."""
     from suffixsvc_caches.changing import import_cache
-    from suffixsvc_caches.tokenizers import load_tokenizer
+    from suffixsvc_caches.tokenizers.load import load_tokenizer
 
     codec = load_tokenizer(tokenizer, bos=bos, eos=eos)
     manifest = import_cache(file, out, codec, tokenizer.name, kind=kind, force=force)
     typer.echo(f"{out}: {manifest.bytes:,} bytes, {sum(manifest.ngrams.values()):,} n-grams")
 
 
+@with_options
 def diff(
     first: Annotated[Path, typer.Argument(help="First lookup cache.")],
     second: Annotated[Path, typer.Argument(help="Second lookup cache.")],
-    tokenizer: TokenizerPath = None,
-    bos: BosToken = None,
-    eos: EosToken = None,
+    tokenizer: CodecOptions,
     top: Annotated[int, typer.Option(min=0, help="Number of counts to show, the most different first.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the counts of two lookup caches, in any order.
 
@@ -105,9 +106,8 @@ def diff(
     """
     from suffixsvc_caches.cache_files import load_cache
     from suffixsvc_caches.lookup.difference import compare_tables
-    from suffixsvc_caches.tokenizers import load_tokenizer
 
-    codec = load_tokenizer(tokenizer, bos=bos, eos=eos) if tokenizer else None
+    codec = tokenizer.load()
     fingerprint = codec.fingerprint if codec else ""
     (before, manifest), (after, other) = load_cache(first, fingerprint), load_cache(second, fingerprint)
     if manifest and other and manifest.tokenizer.fingerprint != other.tokenizer.fingerprint:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from suffixsvc_cli.cache.look import BosToken, EosToken, TokenizerPath
+from suffixsvc_bench.verb_options import option, with_options
+from suffixsvc_cli.base.options import AsJson
+from suffixsvc_cli.cache.look import CodecOptions
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -19,54 +21,42 @@ if TYPE_CHECKING:
     from suffixsvc_caches.lookup.replay import Program, ReplayStats
     from suffixsvc_caches.simulation import CacheSimulation, TokenLogs
 
-__all__ = ["forecast"]
-
 _PROGRAMS: Final = "server, lookup or stats"
 _CHUNK: Final = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class ForecastOptions:
+    """What is simulated, and of which calls."""
+
+    dynamic: Path | None = option(None, help="Dynamic cache to use with the static one.")
+    kind: str = option("auto", "--as", help="Kind of FILE: static, dynamic, or auto.")
+    program: str = option(
+        "server",
+        help=f"Program to simulate: {_PROGRAMS}. llama-lookup-stats reads a log as one text in chunks; the "
+        "others read each call with its prompt; llama-server learns almost nothing from its output.",
+    )
+    ctx: int | None = option(None, min=2, help=f"Tokens of a chunk, with --program stats. Default: {_CHUNK}.")
+    draft: int = option(8, min=1, help="Maximum draft length; llama-server has 8.")
+    log_format: str = option("auto", "--format", help="Format of the logs' records; docs/logs.md.")
+    batch_input: tuple[Path, ...] = option((), help="Input file of an OpenAI batch, for prompts. Repeatable.")
+    agents: tuple[str, ...] = option((), "--agent", help="Use only calls of this agent. Repeatable.")
+    max_tokens: int = option(1_000_000, min=0, help="Maximum response tokens of all logs; 0 = no limit.")
+    plot: Path | None = option(
+        None, help="Plot hit rate against file size, for the cache pruned to ten sizes (SVG)."
+    )
+    force: bool = option(False, "--force", help="Replace the plot.")
+
+
+@with_options
 def forecast(
     file: Annotated[Path, typer.Argument(help="Lookup cache.")],
     logs: Annotated[
         list[Path], typer.Argument(help="Logs of the model's outputs that are not part of the cache.")
     ],
-    tokenizer: TokenizerPath = None,
-    bos: BosToken = None,
-    eos: EosToken = None,
-    dynamic: Annotated[Path | None, typer.Option(help="Dynamic cache to use with the static one.")] = None,
-    kind: Annotated[str, typer.Option("--as", help="Kind of FILE: static, dynamic, or auto.")] = "auto",
-    program: Annotated[
-        str,
-        typer.Option(
-            help=f"Program to simulate: {_PROGRAMS}. llama-lookup-stats reads a log as one text in chunks; "
-            "the others read each call with its prompt; llama-server learns almost nothing from its "
-            "output."
-        ),
-    ] = "server",
-    ctx: Annotated[
-        int | None,
-        typer.Option(
-            min=2, help=f"Tokens of a chunk, with --program stats. Default: {_CHUNK}.", show_default=False
-        ),
-    ] = None,
-    draft: Annotated[int, typer.Option(min=1, help="Maximum draft length; llama-server has 8.")] = 8,
-    log_format: Annotated[
-        str, typer.Option("--format", help="Format of the logs' records; docs/logs.md.")
-    ] = "auto",
-    batch_input: Annotated[
-        list[Path] | None,
-        typer.Option(help="Input file of an OpenAI batch, for prompts. Repeatable."),
-    ] = None,
-    agent: Annotated[list[str] | None, typer.Option(help="Use only calls of this agent. Repeatable.")] = None,
-    max_tokens: Annotated[
-        int, typer.Option(min=0, help="Maximum response tokens of all logs; 0 = no limit.")
-    ] = 1_000_000,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Plot hit rate against file size, for the cache pruned to ten sizes (SVG)."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the plot.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    tokenizer: CodecOptions,
+    options: ForecastOptions,
+    as_json: AsJson = False,
 ) -> None:
     """Simulate what llama.cpp would accept with a lookup cache, from logs, without running a model.
 
@@ -83,63 +73,55 @@ def forecast(
     from suffixsvc_caches.lookup.replay import Program
     from suffixsvc_caches.manifest import CacheFormat
     from suffixsvc_caches.simulation import read_token_logs, simulate_cache, size_chart
-    from suffixsvc_caches.tokenizers import load_tokenizer
+    from suffixsvc_cli.base.bars import progress_bars
 
+    plot = options.plot
     programs = {"server": Program.SERVER, "lookup": Program.LOOKUP, "stats": Program.STATS}
-    if program not in programs:
-        raise InvalidConfigError("--program must be known", expected=_PROGRAMS, got=program[:80])
-    if ctx is not None and program != "stats":
-        raise InvalidConfigError("--ctx must be given with --program stats only", got=program)
+    program = programs.get(options.program)
+    if program is None:
+        raise InvalidConfigError("--program must be known", expected=_PROGRAMS, got=options.program[:80])
+    if options.ctx is not None and program is not Program.STATS:
+        raise InvalidConfigError("--ctx must be given with --program stats only", got=options.program)
     if plot is not None:
-        require_new(plot, force=force)
-    codec = load_tokenizer(tokenizer, bos=bos, eos=eos) if tokenizer else None
+        require_new(plot, force=options.force)
+    codec = tokenizer.load()
     fingerprint = codec.fingerprint if codec else ""
     table, manifest = load_cache(file, fingerprint)
-    is_static = cache_format(table, manifest, kind) is CacheFormat.STATIC
-    if not is_static and (dynamic is not None or plot is not None):
+    is_static = cache_format(table, manifest, options.kind) is CacheFormat.STATIC
+    if not is_static and (options.dynamic is not None or plot is not None):
         raise InvalidConfigError(
             f"{file} must be a static cache with --dynamic or --plot",
             got="a dynamic cache",
             remedy="--as static reads it as a static cache.",
         )
-    beside = load_cache(dynamic, fingerprint)[0] if dynamic is not None else None
+    beside = load_cache(options.dynamic, fingerprint)[0] if options.dynamic is not None else None
     reading = ReadOptions.parse(
-        format=log_format,
-        agents=agent or (),
-        want_prompt=program != "stats",
-        batch_input=batch_input or (),
+        format=options.log_format,
+        agents=options.agents,
+        want_prompt=program is not Program.STATS,
+        batch_input=options.batch_input,
     )
     report = ReadReport()
-    calls = read_token_logs(logs, reading, codec, report, max_tokens=max_tokens)
+    calls = read_token_logs(logs, reading, codec, report, max_tokens=options.max_tokens)
     typer.echo(report.describe(), err=True)
-    with _bars() as bars:
+    with progress_bars() as bars:
         found = simulate_cache(
             calls,
             table if is_static else None,
             beside if is_static else table,
-            program=programs[program],
-            ctx=ctx or _CHUNK,
-            draft_tokens=draft,
+            program=program,
+            ctx=options.ctx or _CHUNK,
+            draft_tokens=options.draft,
             sizes=plot is not None,
             on_replay=_progress(bars, calls),
         )
     if plot is not None:
-        with new_file(plot, force=force) as picture:
-            picture.write(svg_file(size_chart(found, file.name, programs[program])).encode())
+        with new_file(plot, force=options.force) as picture:
+            picture.write(svg_file(size_chart(found, file.name, program)).encode())
     if as_json:
-        typer.echo(json.dumps(_plain(found) | {"file": str(file), "program": programs[program]}, indent=2))
+        typer.echo(json.dumps(_plain(found) | {"file": str(file), "program": program}, indent=2))
     else:
-        _print(file, found, programs[program])
-
-
-def _bars() -> Progress:
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    from suffixsvc_cli.base.bars import progress_bars
-
-    return progress_bars(
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    )
+        _print(file, found, program)
 
 
 def _progress(bars: Progress, logs: TokenLogs) -> Callable[[str], Callable[[int], None]]:
@@ -168,23 +150,22 @@ def _figures(found: ReplayStats) -> dict[str, Any]:
 
 def _print(file: Path, found: CacheSimulation, program: Program) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    numbers = ("n_predict", "n_drafted", "n_accept", "accept", "hit rate", "MAT")
-    table = Table("", title=f"{file.name}, rules of {program}", title_justify="left")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    rows = [(Path(name).name, each) for name, each in found.logs.items()] if len(found.logs) > 1 else []
-    rows += [("all logs", found.total), ("without the cache", found.bare)]
-    for name, each in rows:
-        table.add_row(
+    from suffixsvc_cli.base.tables import number_table
+
+    named = [(Path(name).name, each) for name, each in found.logs.items()] if len(found.logs) > 1 else []
+    rows = [
+        (
             name,
             *(f"{number:,}" for number in (each.n_predict, each.n_drafted, each.n_accept)),
             _shown(each.accept, ".3%"),
             _shown(each.hit_rate, ".1%"),
             _shown(each.tokens_per_step, ".3f"),
         )
-    Console().print(table)
+        for name, each in [*named, ("all logs", found.total), ("without the cache", found.bare)]
+    ]
+    heads = ("", "n_predict", "n_drafted", "n_accept", "accept", "hit rate", "MAT")
+    Console().print(number_table(heads, rows, title=f"{file.name}, rules of {program}"))
     for size, each in found.sizes:
         typer.echo(f"{size:12,} bytes: accept {each.accept:.3%}, hit rate {each.hit_rate:.1%}")
 

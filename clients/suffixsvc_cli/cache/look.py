@@ -4,42 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from suffixsvc_bench.verb_options import option, with_options
+from suffixsvc_cli.base.options import AsJson
+
 if TYPE_CHECKING:
-    from suffixsvc_caches.lookup import Fault
+    from suffixsvc_caches.lookup.faults import Fault
     from suffixsvc_caches.lookup.inspect import Inspection, Record
     from suffixsvc_caches.manifest import Manifest
-    from suffixsvc_caches.tokenizers import Tokenizer
-
-__all__ = ["BosToken", "EosToken", "TokenizerPath", "inspect", "shown_by", "verify"]
+    from suffixsvc_caches.tokenizers.base import Tokenizer
 
 #: number of faults of one file that are printed
 _SHOWN: Final = 20
 #: exit code of verify for a damaged file
 _BROKEN: Final = 2
 
-TokenizerPath = Annotated[
-    Path | None,
-    typer.Option(help="The model's GGUF or tokenizer.json; a cache of another tokenizer is refused."),
-]
-BosToken = Annotated[
-    str | None,
-    typer.Option("--bos", help="Text of the BOS token, for a tokenizer.json, as in build."),
-]
-EosToken = Annotated[str | None, typer.Option("--eos", help="Text of the EOS token, for a tokenizer.json.")]
+
+@dataclass(frozen=True, slots=True)
+class CodecOptions:
+    """The tokenizer of a lookup cache."""
+
+    tokenizer: Path | None = option(
+        None, help="The model's GGUF or tokenizer.json; a cache of another tokenizer is refused."
+    )
+    bos: str | None = option(None, help="Text of the BOS token, for a tokenizer.json, as in build.")
+    eos: str | None = option(None, help="Text of the EOS token, for a tokenizer.json.")
+
+    def load(self) -> Tokenizer | None:
+        """The tokenizer; None without --tokenizer."""
+        from suffixsvc_caches.tokenizers.load import load_tokenizer
+
+        return load_tokenizer(self.tokenizer, bos=self.bos, eos=self.eos) if self.tokenizer else None
 
 
+@with_options
 def inspect(
     file: Annotated[Path, typer.Argument(help="Lookup cache.")],
-    tokenizer: TokenizerPath = None,
-    bos: BosToken = None,
-    eos: EosToken = None,
+    tokenizer: CodecOptions,
     kind: Annotated[
         str,
         typer.Option(
@@ -47,16 +54,15 @@ def inspect(
         ),
     ] = "auto",
     top: Annotated[int, typer.Option(min=0, help="Number of n-grams to show, the most frequent first.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the contents of a lookup cache, and warnings about its use in llama.cpp."""
     from suffixsvc_caches.cache_files import cache_format
-    from suffixsvc_caches.lookup import read_lookup
+    from suffixsvc_caches.lookup.files import read_lookup
     from suffixsvc_caches.lookup.inspect import inspect_table
     from suffixsvc_caches.manifest import CacheFormat, manifest_path, read_matching_manifest
-    from suffixsvc_caches.tokenizers import load_tokenizer
 
-    codec = load_tokenizer(tokenizer, bos=bos, eos=eos) if tokenizer else None
+    codec = tokenizer.load()
     manifest, stray = read_matching_manifest(file, codec.fingerprint if codec else "")
     table = read_lookup(file)
     static = cache_format(table, manifest, kind) is CacheFormat.STATIC
@@ -144,14 +150,14 @@ def shown_by(codec: Tokenizer | None) -> Callable[[Sequence[int]], str]:
 
 def verify(
     files: Annotated[list[Path], typer.Argument(help="Lookup caches.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Validate lookup caches as llama.cpp would read them, and report the offset of every fault.
 
     A manifest beside a cache is compared with it. Unreadable files are reported, and the others are checked
     nevertheless. Exit code 0: all files are valid; 2: one is not.
     """
-    from suffixsvc_caches.lookup import FaultEffect
+    from suffixsvc_caches.lookup.faults import FaultEffect
 
     broken = False
     plain = []
@@ -179,8 +185,8 @@ def verify(
 def _verified(file: Path) -> tuple[list[Fault], int, list[str]]:
     """Faults of a file, number of complete records, and differences from its manifest or a read error."""
     from suffixsvc.errors import SuffixError
-    from suffixsvc_caches.lookup import FaultEffect, find_faults, read_lookup
-    from suffixsvc_caches.lookup.files import read_words, record_starts
+    from suffixsvc_caches.lookup.faults import FaultEffect, find_faults
+    from suffixsvc_caches.lookup.files import read_lookup, read_words, record_starts
     from suffixsvc_caches.manifest import find_mismatches, read_manifest
 
     try:

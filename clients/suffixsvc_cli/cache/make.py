@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["make"]
+from suffixsvc_cli.base.options import AsJson
 
 
 def make(
@@ -16,7 +16,7 @@ def make(
         typer.Argument(help="Folders with a recipe.toml, or names of shipped recipes: sql, json, code."),
     ],
     force: Annotated[bool, typer.Option("--force", help="Replace existing caches.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make small caches from logs by a recipe: a static cache for llama.cpp, a corpus for the service.
 
@@ -33,14 +33,14 @@ def make(
                 "calls": each.calls,
                 "tokens": each.tokens,
                 "corpus_bytes": each.corpus_bytes,
-                "static_bytes": each.static.size_bytes if each.static else 0,
+                "static_bytes": each.static.manifest.bytes if each.static else 0,
             }
             for name, (_, each) in made.items()
         }
         typer.echo(json.dumps(plain, indent=2))
         return
     for recipe, each in made.values():
-        static = format_size(each.static.size_bytes) if each.static else "none"
+        static = format_size(each.static.manifest.bytes) if each.static else "none"
         typer.echo(
             f"{recipe.name}: {each.calls:,} calls, {each.tokens:,} tokens; "
             f"corpus {format_size(each.corpus_bytes)}, static cache {static} in {recipe.folder}"

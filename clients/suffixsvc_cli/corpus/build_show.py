@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -19,46 +18,30 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from suffixsvc_caches.building import (
-    BuildObserver,
-    BuildResult,
-    BuildSpec,
-    LookupFiles,
-    LookupSpec,
-    WrittenFile,
-)
-from suffixsvc_caches.counting import Progress
+from suffixsvc_caches.building.lookup_caches import LookupFiles, LookupSpec, WrittenFile
+from suffixsvc_caches.building.run import BuildObserver, BuildResult
+from suffixsvc_caches.building.spec import BuildSpec
+from suffixsvc_caches.counting.plan import Progress
 from suffixsvc_caches.sizes import format_size
 from suffixsvc_cli.base.bars import progress_bars
-
-__all__ = ["BuildBars", "caches_table", "plain_file", "print_result", "result_to_dict", "warn_of_empty"]
+from suffixsvc_cli.base.tables import plain_table
 
 
 class BuildBars(BuildObserver):
-    """Progress bars on a terminal: reading and counting, merging, loading. Nothing elsewhere."""
+    """Progress bars on a terminal: reading and counting, merging, loading. Nothing elsewhere.
+
+    Attributes:
+        shown: a context in which they are shown.
+        work: folder of intermediate files; None before the build begins.
+    """
 
     def __init__(self) -> None:
-        self._bars = progress_bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[detail]}"),
-            TimeRemainingColumn(),
-        )
+        detail = TextColumn("{task.fields[detail]}")
+        self.shown = progress_bars(BarColumn(), TaskProgressColumn(), detail, TimeRemainingColumn())
         self._tasks: dict[str, TaskID] = {}
         self._began = time.monotonic()
         self._first_tokens: int | None = None
-        #: folder of intermediate files; None before the build begins
         self.work: Path | None = None
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
 
     def on_work_folder(self, folder: Path) -> None:
         """The build uses this folder for intermediate files."""
@@ -82,8 +65,8 @@ class BuildBars(BuildObserver):
 
     def _show(self, title: str, done: float, total: float | None, detail: str) -> None:
         if title not in self._tasks:
-            self._tasks[title] = self._bars.add_task(title, total=total, detail=detail)
-        self._bars.update(self._tasks[title], completed=done, total=total, detail=detail)
+            self._tasks[title] = self.shown.add_task(title, total=total, detail=detail)
+        self.shown.update(self._tasks[title], completed=done, total=total, detail=detail)
 
 
 def result_to_dict(spec: BuildSpec, result: BuildResult) -> dict[str, Any]:
@@ -97,11 +80,9 @@ def result_to_dict(spec: BuildSpec, result: BuildResult) -> dict[str, Any]:
         "duplicates": counted.duplicates,
         "resumed_tokens": counted.resumed_tokens,
         "read": counted.report.as_dict(),
-        "static": plain_file(result.static),
-        "dynamic": plain_file(result.dynamic),
-        "corpus": {"namespace": spec.corpus.namespace, "outputs": result.corpus_outputs}
-        if spec.corpus
-        else None,
+        "static": plain_file(result.caches.static),
+        "dynamic": plain_file(result.caches.dynamic),
+        "corpus": spec.corpus and {"namespace": spec.corpus.namespace, "outputs": result.corpus_outputs},
     }
 
 
@@ -111,10 +92,7 @@ def plain_file(written: WrittenFile | None) -> dict[str, Any] | None:
         return None
     return {
         "path": str(written.path),
-        "bytes": written.size_bytes,
-        "ngrams": written.ngrams,
-        "pairs": written.pairs,
-        "xxh3": written.xxh3,
+        **{name: getattr(written.manifest, name) for name in ("bytes", "ngrams", "pairs", "xxh3")},
     }
 
 
@@ -126,12 +104,12 @@ def print_result(spec: BuildSpec, result: BuildResult) -> None:
     again = f", {counted.duplicates:,} duplicates removed" if counted.duplicates else ""
     before = f" ({counted.resumed_tokens:,} of them in an earlier run)" if counted.resumed_tokens else ""
     console.print(f"{counted.tokens:,} tokens counted{before}{again}, tokenizer {counted.fingerprint or '?'}")
-    table = caches_table(LookupFiles(result.static, result.dynamic))
+    table = caches_table(result.caches)
     if spec.corpus:
         where = f"{spec.corpus.namespace} in {spec.corpus.place}"
         table.add_row("corpus", Text(where), f"{result.corpus_outputs:,} outputs", "")
     console.print(table)
-    warn_of_empty(LookupFiles(result.static, result.dynamic), spec.static or spec.dynamic)
+    warn_of_empty(result.caches, spec.static or spec.dynamic)
 
 
 def warn_of_empty(files: LookupFiles, spec: LookupSpec | None) -> None:
@@ -141,30 +119,32 @@ def warn_of_empty(files: LookupFiles, spec: LookupSpec | None) -> None:
         spec: pruning options of either file.
     """
     for written, shortest in ((files.static, "2 tokens"), (files.dynamic, "1 token")):
-        if written is not None and not written.pairs:
+        if written is not None and not written.manifest.pairs:
             typer.echo(f"warning: {written.path} is empty: {_why_empty(shortest, spec)}", err=True)
 
 
 def _why_empty(shortest: str, spec: LookupSpec | None) -> str:
-    pruning = {
-        "--min-count": spec is not None and spec.min_count > 1,
-        "--budget": spec is not None and spec.budget_bytes is not None,
-        "--compact": spec is not None and spec.compact,
-    }
-    given = [option for option, is_given in pruning.items() if is_given]
+    given = []
+    if spec is not None:
+        pruning = {"min-count": spec.min_count > 1, "budget": spec.budget_bytes, "compact": spec.compact}
+        given = [f"--{name}" for name, value in pruning.items() if value]
     if not given:
         return f"its shortest n-gram has {shortest}, and no text is longer"
-    return (
-        f"no n-gram and follower is frequent enough for {', '.join(given)},"
-        " or no text is longer than an n-gram"
-    )
+    options = ", ".join(given)
+    return f"no n-gram and follower is frequent enough for {options}, or no text is longer than an n-gram"
 
 
 def caches_table(files: LookupFiles) -> Table:
     """Table of the written caches."""
-    table = Table("output", "", "n-grams", "size", box=None, pad_edge=False)
-    for name, written in (("static cache", files.static), ("dynamic cache", files.dynamic)):
-        if written is not None:
-            by_order = ", ".join(f"{count:,} {order}-grams" for order, count in written.ngrams.items())
-            table.add_row(name, Text(str(written.path)), by_order, format_size(written.size_bytes))
-    return table
+    written = (("static cache", files.static), ("dynamic cache", files.dynamic))
+    rows = [
+        (
+            name,
+            Text(str(file.path)),
+            ", ".join(f"{count:,} {order}-grams" for order, count in file.manifest.ngrams.items()),
+            format_size(file.manifest.bytes),
+        )
+        for name, file in written
+        if file is not None
+    ]
+    return plain_table(("output", "", "n-grams", "size"), rows)

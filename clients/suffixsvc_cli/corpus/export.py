@@ -8,35 +8,28 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["export"]
+from suffixsvc_bench.verb_options import with_options
+from suffixsvc_cli.base.options import AsJson, Data, Server, require_one_store
+from suffixsvc_cli.corpus.build import PruningOptions
 
 
+@with_options
 def export(
     namespace: Annotated[str, typer.Argument(help="Path of the namespace.")],
-    server: Annotated[
-        str | None, typer.Option(help="Address of a running service: unix:PATH or HOST:PORT.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Alternatively: a data folder that no process has open.")
-    ] = None,
+    pruning: PruningOptions,
+    server: Server = None,
+    data: Data = None,
     lookup_static: Annotated[
         Path | None, typer.Option(help="Write a file of 2-grams for llama.cpp's --lookup-cache-static.")
     ] = None,
     lookup_dynamic: Annotated[
         Path | None, typer.Option(help="Write a file of 1- to 4-grams for its --lookup-cache-dynamic.")
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Maximum size of a file, e.g. 1M. See suffixsvc build --help.")
-    ] = None,
-    compact: Annotated[bool, typer.Option("--compact", help="Remove records that change no draft.")] = False,
-    min_count: Annotated[int, typer.Option(help="Minimum count of a follower.")] = 1,
-    top: Annotated[int, typer.Option(help="Maximum followers of an n-gram; 0 = all.")] = 0,
-    exact_counts: Annotated[bool, typer.Option("--exact-counts", help="Write exact counts.")] = False,
     context: Annotated[
         int, typer.Option(min=0, max=64, help="Number of prompt tokens in which n-grams may begin.")
     ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Export a namespace as lookup caches for llama.cpp.
 
@@ -47,29 +40,15 @@ def export(
         suffixsvc export acme/sql --server unix:./suffixsvc.sock --lookup-static sql.bin
     """
     from suffixsvc.errors import InvalidConfigError
-    from suffixsvc_caches.building import LookupSpec
-    from suffixsvc_caches.exporting import ExportSource, export_lookup
-    from suffixsvc_caches.sizes import parse_size
+    from suffixsvc_caches.exporting import export_lookup
     from suffixsvc_cli.corpus.build_show import caches_table, plain_file, warn_of_empty
 
-    if (server is None) == (data is None):
-        raise InvalidConfigError(
-            "one of --server and --data must be given", got="both" if server is not None else "none"
-        )
+    require_one_store(server, data)
     if not (lookup_static or lookup_dynamic):
         raise InvalidConfigError("--lookup-static or --lookup-dynamic must be given")
-    limit = None if budget is None else parse_size(budget, "--budget")
-
-    def lookup(path: Path | None) -> LookupSpec | None:
-        return LookupSpec(path, limit, compact, min_count, top, exact_counts) if path else None
-
-    static, dynamic = lookup(lookup_static), lookup(lookup_dynamic)
+    static, dynamic = pruning.lookup(lookup_static), pruning.lookup(lookup_dynamic)
     done = export_lookup(
-        ExportSource(namespace, data, server or ""),
-        static,
-        dynamic,
-        context_tokens=context,
-        force=force,
+        namespace, data or server or "", static, dynamic, context_tokens=context, force=force
     )
     if as_json:
         plain = {

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Any
 
 import typer
 
-from suffixsvc_cli.base.options import LogTokenizer
+from suffixsvc_bench.verb_options import LOG_TOKENIZER, argument, option, with_options
+from suffixsvc_cli.base.bars import progress_bars
+from suffixsvc_cli.base.options import AsJson
 
-if TYPE_CHECKING:
-    from suffixsvc_bench.replay import Call, Replay, ReplayOptions
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """The command line."""
+
+    logs: tuple[Path, ...] = argument(help="Recorded logs: JSON lines, plain or .gz, one call per line.")
+    tokenizer: Path | None = option(None, help=LOG_TOKENIZER)
+    cost: float = option(0.05, help="Cost of a drafted token, in plain decode steps.")
+    cost_curve: Path | None = option(
+        None,
+        help='Measured cost curve instead: a JSON list or {"cost": list}; entry w: a step of w tokens.',
+    )
+    max_draft: int = option(64, help="Maximum drafted tokens per step.")
+    tree: bool = option(False, "--tree/--chain", help="Draft trees instead of chains.")
+    agents: tuple[str, ...] = option((), "--agent", help="Use only calls of this agent. Repeatable.")
+    max_tokens: int = option(0, min=0, help="Maximum response tokens of each log; 0 = no limit.")
 
 
-def replay(
-    logs: Annotated[
-        list[Path], typer.Argument(help="Recorded logs: JSON lines, plain or .gz, one call per line.")
-    ],
-    tokenizer: LogTokenizer = None,
-    cost: Annotated[float, typer.Option(help="Cost of a drafted token, in plain decode steps.")] = 0.05,
-    cost_curve: Annotated[
-        Path | None,
-        typer.Option(
-            help='Measured cost curve instead: a JSON list or {"cost": list}; entry w: a step of w tokens.'
-        ),
-    ] = None,
-    max_draft: Annotated[int, typer.Option(help="Maximum drafted tokens per step.")] = 64,
-    tree: Annotated[bool, typer.Option("--tree/--chain", help="Draft trees instead of chains.")] = False,
-    agent: Annotated[list[str] | None, typer.Option(help="Use only calls of this agent. Repeatable.")] = None,
-    max_tokens: Annotated[
-        int, typer.Option(min=0, help="Maximum response tokens of each log; 0 = no limit.")
-    ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+@with_options
+def replay(options: ReplayOptions, as_json: AsJson = False) -> None:
     """Measure hit rates of the cache on recorded logs, without running a model.
 
     Each line of a log is a JSON object with "response_token_ids" and, optionally, "prompt_token_ids" (or
@@ -48,60 +47,48 @@ def replay(
 
     suffixsvc bench replay compares with other methods and draws plots.
     """
-    from suffixsvc_bench.replay import ReplayOptions
     from suffixsvc_bench.replay.inputs import encoder_of, read_curve
+    from suffixsvc_bench.replay.run import replay as replayed
     from suffixsvc_bench.replay.traces import Selection, load_trace
     from suffixsvc_bench.report.provenance import provenance
 
-    options = ReplayOptions(
-        verify_cost=read_curve(cost_curve) if cost_curve else cost, max_draft_tokens=max_draft, tree=tree
-    )
-    encode = encoder_of(tokenizer) if tokenizer else None
+    cost: Any = read_curve(options.cost_curve) if options.cost_curve else options.cost
+    encode = encoder_of(options.tokenizer) if options.tokenizer else None
+    selection = Selection(agents=options.agents, max_tokens=options.max_tokens)
     origin = provenance()
-    results: dict[str, Replay] = {}
-    for log in logs:
-        trace = load_trace(log, encode, Selection(agents=tuple(agent or ()), max_tokens=max_tokens))
-        results[str(log)] = _run(trace.calls, options, log.name)
+    results: dict[str, dict[str, Any]] = {}
+    for log in options.logs:
+        trace = load_trace(log, encode, selection)
+        with progress_bars() as bars:
+            advance = partial(bars.advance, bars.add_task(log.name, total=len(trace.calls)))
+            results[str(log)] = replayed(
+                trace.calls, cost, options.max_draft, tree=options.tree, progress=advance
+            )
     if as_json:
-        report = {"provenance": origin.as_dict(), "cost": "curve" if cost_curve else cost, "tree": tree}
-        typer.echo(json.dumps(report | {"logs": {name: r.rates() for name, r in results.items()}}, indent=2))
+        report = {
+            "provenance": origin.as_dict(),
+            "tree": options.tree,
+            "cost": "curve" if options.cost_curve else options.cost,
+        }
+        typer.echo(json.dumps(report | {"logs": results}, indent=2))
         return
     _print(results, origin.line())
 
 
-def _run(calls: Sequence[Call], options: ReplayOptions, title: str) -> Replay:
+def _print(results: dict[str, dict[str, Any]], origin: str) -> None:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    from suffixsvc_bench.replay import replay
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=len(calls))
-        return replay(calls, options, progress=lambda _: bar.advance(task))
-
-
-def _print(results: dict[str, Replay], origin: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from suffixsvc_cli.base.tables import number_table
 
     console = Console()
-    for name, result in results.items():
-        rates = result.rates()
-        table = Table(title=name, title_justify="left")
-        table.add_column("layer")
-        for heading in ("steps with a draft", "steps with a hit", "tokens accepted", "acceptance"):
-            table.add_column(heading, justify="right")
-        for layer, row in [*rates["layers"].items(), ("all", rates)]:
-            columns = ("steps_with_draft", "steps_with_hit", "tokens_accepted", "acceptance_rate")
-            table.add_row(layer, *(f"{row[column]:.1%}" for column in columns))
-        console.print(table)
+    for name, rates in results.items():
+        columns = ("steps_with_draft", "steps_with_hit", "tokens_accepted", "acceptance_rate")
+        rows = [
+            (layer, *(f"{row[column]:.1%}" for column in columns))
+            for layer, row in [*rates["layers"].items(), ("all", rates)]
+        ]
+        heads = ("layer", "steps with a draft", "steps with a hit", "tokens accepted", "acceptance")
+        console.print(number_table(heads, rows, no_wrap=False, title=name))
         console.print(
             f"{rates['calls']} calls, {rates['tokens']} tokens in {rates['steps']} steps: "
             f"[bold]MAT {rates['mean_accepted_tokens']:.2f}[/], "

@@ -23,7 +23,8 @@ from suffixsvc_driver.workers.client.interface import DraftWorker
 from suffixsvc_driver.workers.pool.connecting import connect
 from suffixsvc_driver.workers.pool.pool import WorkerPool
 
-__all__ = ["check_draft", "draft_model"]
+#: timeouts of the layer that differ from its defaults
+TIMEOUTS: WorkerOptions = {}
 
 
 def check_draft(draft: str) -> None:
@@ -67,51 +68,32 @@ def draft_model(
         VocabularyMismatchError: it cannot draft for this target.
         ServiceUnavailableError: a worker does not answer, or did not start.
     """
-    chosen = _options(settings, curve)
-    if is_address(draft):
-        with _connected(draft) as worker, closing(_direct(worker, target, chosen)) as layer:
-            yield layer
-        return
-    model = models.resolve(draft)
-    with tempfile.TemporaryDirectory(prefix="suffixsvc-") as name, ChildProcesses(Path(name)) as children:
-        address = f"unix:{Path(name) / 'draft.sock'}"
-        children.start_draft_worker(
-            model, address, threads=threads, context_size=max(256, context_size), slots=1
-        )
-        with ExitStack() as stack:
-            worker = stack.enter_context(_connected(address))
-            made: DraftModelLayer | RetokenizedLayer
-            try:
-                made = _direct(worker, target, chosen)
-            except VocabularyMismatchError as mismatch:
-                other = stack.enter_context(LlamaModel(model, vocab_only=True))
-                made = through_text = _through_text(worker, target, other, chosen)
-                kept = f"{through_text.fit.kept_tokens:.1%}"
-                notify(
-                    f"{model.name} drafts through text, which keeps {kept} of its tokens: {mismatch.message}"
-                )
-            yield stack.enter_context(closing(made))
-
-
-def _connected(address: str) -> DraftWorker:
-    addresses = address.split(",")
-    return connect(address) if len(addresses) == 1 else WorkerPool(addresses)
-
-
-def _direct(worker: DraftWorker, target: LlamaModel, options: WorkerOptions) -> DraftModelLayer:
-    return DraftModelLayer(worker, target.vocabulary, **options)
-
-
-def _through_text(
-    worker: DraftWorker, target: LlamaModel, other: LlamaModel, options: WorkerOptions
-) -> RetokenizedLayer:
-    return RetokenizedLayer(worker, LlamaTokenizer(target), LlamaTokenizer(other), **options)
-
-
-def _options(settings: DraftModelSettings, curve: CostCurve) -> WorkerOptions:
-    return {
+    options: WorkerOptions = {
         "p_min": settings.p_min,
         "curve": curve,
         "top_k": settings.top_k,
         "max_draft_tokens": settings.max_draft_tokens,
+        **TIMEOUTS,
     }
+    with ExitStack() as stack:
+        addresses, model = draft.split(","), None
+        if not is_address(draft):
+            model = models.resolve(draft)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suffixsvc-")))
+            addresses = [f"unix:{folder / 'draft.sock'}"]
+            stack.enter_context(ChildProcesses(folder)).start_draft_worker(
+                model, addresses[0], threads=threads, context_size=max(256, context_size), slots=1
+            )
+        opened: DraftWorker = connect(addresses[0]) if len(addresses) == 1 else WorkerPool(addresses)
+        worker = stack.enter_context(opened)
+        layer: DraftModelLayer | RetokenizedLayer
+        try:
+            layer = DraftModelLayer(worker, target.vocabulary, **options)
+        except VocabularyMismatchError as mismatch:
+            if model is None:
+                raise
+            other = stack.enter_context(LlamaModel(model, vocab_only=True))
+            layer = RetokenizedLayer(worker, LlamaTokenizer(target), LlamaTokenizer(other), **options)
+            kept = f"{layer.fit.kept_tokens:.1%}"
+            notify(f"{model.name} drafts through text, which keeps {kept} of its tokens: {mismatch.message}")
+        yield stack.enter_context(closing(layer))

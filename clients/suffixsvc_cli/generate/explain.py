@@ -19,9 +19,7 @@ from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.decode.loop import StepRecord
 from suffixsvc_driver.drafts.events import Considered
 from suffixsvc_driver.drafts.tree import is_chain, leaf_count
-from suffixsvc_driver.policy.chain_gain import MIN_GAIN, Headroom, evaluate_prefixes
-
-__all__ = ["INTRODUCTION", "Explainer"]
+from suffixsvc_driver.policy.expected_gain import MIN_GAIN, StepParams, evaluate_prefixes
 
 INTRODUCTION: Final = """\
 Of each step: what every layer was asked for and drafted, with the probability that a token is accepted if all
@@ -145,9 +143,9 @@ class Explainer:
             return said if seen.gain > MIN_GAIN else f"{said}, too little to count"
         if not is_chain(seen.parents):
             return "does not pay"
-        headroom = Headroom(len(seen.probs), curve.max_width, record.replayed, self._replays)
         rate = record.decision.rate
-        weighed = evaluate_prefixes(seen.probs, curve, rate, headroom)
+        step = StepParams(curve, rate, len(seen.probs), curve.max_width, record.replayed, self._replays)
+        weighed = list(evaluate_prefixes(seen.probs, step))
         if not weighed:
             return "does not pay: no batch is wide enough"
         best = max(weighed, key=lambda each: each.gain)

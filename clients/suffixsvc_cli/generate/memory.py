@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,13 +16,12 @@ from suffixsvc.errors import (
     TokenizerMismatchError,
     UnknownNamespaceError,
 )
-from suffixsvc.types import BackendNamespace, BackendSession, OutputId
+from suffixsvc.types import Backend, BackendNamespace, BackendSession
 from suffixsvc_cli.generate.options import Options
 
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
-
-__all__ = ["Memory", "namespace_of", "open_memory"]
+    from suffixsvc_client import SuffixClient
 
 #: bounds of the client's step timeout, seconds; between them it is the duration of a plain step
 _STEP_TIMEOUT_S: Final = (0.005, 0.05)
@@ -38,9 +37,6 @@ class Memory:
         namespace: namespace of the session.
         commit: store what is written.
         notify: called with failures at the end, which are not errors because the text is complete.
-
-    Attributes:
-        output_id: id of the stored output; None so far.
     """
 
     def __init__(self, namespace: BackendNamespace, *, commit: bool, notify: Notify) -> None:
@@ -48,11 +44,9 @@ class Memory:
         self._commit = commit
         self._notify = notify
         self._session: BackendSession | None = None
-        self._token_ids: list[
-            int
-        ] = []  # contents of the session: the prompt of the last turn, and its answer
+        #: contents of the session: the prompt of the last turn, and its answer
+        self._token_ids: list[int] = []
         self._has_output = False
-        self.output_id: OutputId | None = None
 
     def begin(self, prompt_ids: Sequence[int]) -> BackendSession | None:
         """A session with exactly this prompt.
@@ -87,7 +81,7 @@ class Memory:
             return
         commit, self._has_output = self._commit and self._has_output, False
         try:
-            self.output_id = session.close(commit=commit)
+            session.close(commit=commit)
         except (ServiceError, StoreError, LimitExceededError, UnknownNamespaceError) as error:
             if commit:
                 self._notify(f"the output is not stored: {error}")
@@ -116,22 +110,24 @@ def open_memory(
         TokenizerMismatchError: the namespace or a recipe is of another tokenizer.
         InvalidConfigError: a recipe is unknown.
     """
-    opened = _service if options.service is not None else _engine
-    with opened(options, namespace, fingerprint, step_seconds, notify) as memory:
-        try:
-            yield memory
-        finally:
-            memory.end()
+    with ExitStack() as stack:
+        if options.service is not None:
+            backend: Backend = stack.enter_context(_service(options.service, step_seconds, notify))
+        else:
+            backend = cache = stack.enter_context(_engine(options.data))
+            if options.preload:
+                cache.read_by_default(_preload(cache, options.preload, fingerprint))
+        bound = backend.namespace(namespace, fingerprint)
+        memory = Memory(bound, commit=not options.no_commit, notify=notify)
+        stack.callback(memory.end)
+        yield memory
 
 
-@contextmanager
-def _engine(
-    options: Options, namespace: str, fingerprint: str, step_seconds: float, notify: Notify
-) -> Iterator[Memory]:
+def _engine(data: Path | None) -> SuffixCache:
     from suffixsvc import SuffixCache
 
     try:
-        cache = SuffixCache(options.data)
+        return SuffixCache(data)
     except StoreLockedError as error:
         raise StoreLockedError(
             error.message,
@@ -139,10 +135,6 @@ def _engine(
             got=error.got,
             remedy="If that process is a service, use it: --service ADDRESS.",
         ) from None
-    with cache:
-        if options.preload:
-            cache.read_by_default(_preload(cache, options.preload, fingerprint))
-        yield Memory(cache.namespace(namespace, fingerprint), commit=options.commit, notify=notify)
 
 
 def _preload(cache: SuffixCache, names: str, fingerprint: str) -> list[str]:
@@ -161,21 +153,19 @@ def _preload(cache: SuffixCache, names: str, fingerprint: str) -> list[str]:
 
 
 @contextmanager
-def _service(
-    options: Options, namespace: str, fingerprint: str, step_seconds: float, notify: Notify
-) -> Iterator[Memory]:
+def _service(address: str, step_seconds: float, notify: Notify) -> Iterator[SuffixClient]:
     from suffixsvc_client import ClientConfig, SuffixClient
 
     low, high = _STEP_TIMEOUT_S
     step_timeout = min(high, max(low, step_seconds)) if step_seconds else high
     config = ClientConfig(step_timeout_s=step_timeout, call_timeout_s=_CALL_TIMEOUT_S)
-    with SuffixClient(str(options.service), config) as client:
+    with SuffixClient(address, config) as client:
         try:
             client.server_info()
         except ServiceError as error:
-            notify(f"continuing without the service at {options.service}: {error.message}")
+            notify(f"continuing without the service at {address}: {error.message}")
         try:
-            yield Memory(client.namespace(namespace, fingerprint), commit=options.commit, notify=notify)
+            yield client
         finally:
             unanswered = {str(reason): number for reason, number in client.counts.empty.items() if number}
             if unanswered:

@@ -1,84 +1,177 @@
-"""Validated options of ``suffixsvc generate``, and the settings they make."""
+"""Options of ``suffixsvc generate``, and the settings they make."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.errors import InvalidConfigError, ListenError
-from suffixsvc_driver.profile.settings_file import Settings, read_settings
-from suffixsvc_driver.settings.driver_config import Controller, DriverConfig, LayerKind, Policy
+from suffixsvc_bench.verb_options import argument, option
 
-__all__ = ["Options", "checked_address", "checked_text", "grammar_text", "is_address"]
+if TYPE_CHECKING:
+    from suffixsvc_driver.profile.settings_file import Settings
+    from suffixsvc_driver.settings.driver_config import DriverConfig
 
 #: ways of giving a prompt, for messages
 _PROMPT_SOURCES: Final = "PROMPT, --prompt TEXT, --prompt-file FILE, or text on stdin"
-_PROMPT_OPTIONS: Final = ("PROMPT", "--prompt", "--prompt-file")
-_FIELD_OF: Final = {
-    LayerKind.PROMPT_LOOKUP: "prompt_lookup",
-    LayerKind.SUFFIX: "suffix",
-    LayerKind.DRAFT_MODEL: "draft_model",
-}
+
+_memory = partial(option, panel="Stored outputs")
+_drafting = partial(option, panel="Drafting")
+_sampling = partial(option, panel="Sampling")
+_output = partial(option, panel="Output")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The command line, validated before anything large is loaded.
 
-    ``prompts``: PROMPT, --prompt and the name of --prompt-file; ``target`` and ``sampling``: fields of the
-    settings file's tables, None if not given.
-
     Raises:
         InvalidConfigError: contradicting options, or an invalid value.
     """
 
-    model: str
-    prompts: tuple[str | None, str | None, str | None]
-    system: str
-    chat: bool
-    raw: bool
-    max_tokens: int
-    stop: tuple[str, ...]
-    target: Mapping[str, Any]
-    data: Path | None
-    service: str | None
-    namespace: str | None
-    preload: str | None
-    commit: bool
-    draft: str | None
-    layers: str | None
-    policy: str | None
-    controller: str | None
-    k: int | None
-    settings_file: Path | None
-    measure: bool
-    sampling: Mapping[str, Any]
-    explain: bool
-    as_json: bool
-    colour: bool | None
-    marks: bool
+    model: str = argument(metavar="MODEL", help="A GGUF file, or the name of a downloaded model.")
+    words: str = argument(
+        "", metavar="[PROMPT]", help="The prompt; - reads it from stdin.", show_default=False
+    )
+    prompt: str | None = option(None, metavar="TEXT", help="The prompt, as an option.")
+    prompt_file: Path | None = option(None, metavar="FILE", help="File with the prompt; - is stdin.")
+    system: str = option("", metavar="TEXT", help="System message.")
+    chat: bool = option(
+        False, "--chat", help="Chat: one line per turn, until the end of input. /quit, /stats."
+    )
+    raw: bool = option(False, "--raw", help="Use the prompt without the model's chat template.")
+    max_tokens: int = option(512, min=1, help="Maximum tokens per turn.")
+    stop: tuple[str, ...] = option((), metavar="TEXT", help="Stop text. Repeatable.")
+    threads: int | None = option(None, min=1, help="Threads.", show_default="one per physical core")
+    context: int | None = option(
+        None,
+        min=1,
+        metavar="TOKENS",
+        help="Context size of prompts and answers together.",
+        show_default="4096, or the model's training context if that is less",
+    )
+    experts: int | None = option(None, min=1, help="Experts per token of a mixture-of-experts model.")
+    data: Path | None = _memory(
+        None,
+        metavar="FOLDER",
+        help="Store outputs in a data folder, as `suffixsvc serve` does. Default: in memory only.",
+    )
+    service: str | None = _memory(None, metavar="ADDRESS", help="Store outputs in a running service.")
+    namespace: str | None = _memory(
+        None, help="Namespace to draft from and to store outputs in.", show_default="the model's name"
+    )
+    preload: str | None = _memory(None, help="Recipes to draft from in addition: sql,json,code, or folders.")
+    no_commit: bool = _memory(False, "--no-commit", help="Do not store the outputs.")
+    draft: str | None = _drafting(
+        None,
+        metavar="MODEL|ADDRESS",
+        help="Draft model, started in a separate process, or address of a draft worker.",
+    )
+    layers: str | None = _drafting(
+        None,
+        metavar="NAMES",
+        help="Layers that draft: prompt-lookup,suffix,draft-model; none is plain decoding.",
+        show_default="all that are available",
+    )
+    policy: str | None = _drafting(
+        None, help="Policy: expected-gain or first-match.", show_default="expected-gain"
+    )
+    controller: str | None = _drafting(
+        None,
+        help="Controller of first-match: fixed-k, adaptive-k, content-k or class-k.",
+        show_default="adaptive-k",
+    )
+    k: int | None = _drafting(
+        None, "--k", min=1, help="Tokens to draft: initial K of first-match, maximum of expected-gain."
+    )
+    settings_file: Path | None = _drafting(
+        None,
+        "--settings",
+        metavar="FILE.toml",
+        help="Settings of driver, target, layers and sampling; command-line options override them.",
+    )
+    no_measure: bool = _drafting(
+        False, "--no-measure", help="Estimate the cost of steps if it was not measured before."
+    )
+    temperature: float | None = _sampling(None, help="Sampling temperature; 0 is greedy.", show_default="0")
+    top_k: int | None = _sampling(
+        None, help="Sample from the k most likely tokens; 0 is all.", show_default="0"
+    )
+    top_p: float | None = _sampling(
+        None, help="Sample from the most likely tokens with this total probability.", show_default="1"
+    )
+    min_p: float | None = _sampling(
+        None, help="Minimum probability relative to the most likely token.", show_default="0"
+    )
+    repeat_penalty: float | None = _sampling(
+        None, help="Repetition penalty: factor on tokens of the last --penalty-last-n.", show_default="1"
+    )
+    frequency_penalty: float | None = _sampling(
+        None, help="Frequency penalty: subtracted per occurrence.", show_default="0"
+    )
+    presence_penalty: float | None = _sampling(
+        None, help="Presence penalty: subtracted once.", show_default="0"
+    )
+    penalty_last_n: int | None = _sampling(None, help="Number of tokens to which penalties apply.")
+    seed: int | None = _sampling(None, help="Seed of the random numbers.", show_default="0")
+    grammar: Path | None = _sampling(
+        None, metavar="FILE.gbnf", help="GBNF grammar that constrains the output."
+    )
+    json_schema: Path | None = _sampling(
+        None, metavar="FILE.json", help="JSON schema that constrains the output."
+    )
+    explain: bool = _output(False, "--explain", help="Print every decision of the driver.")
+    as_json: bool = _output(False, "--json", help="Print one line of JSON per turn.")
+    colour: bool | None = _output(
+        None,
+        "--color/--no-color",
+        "--colour/--no-colour",
+        help="Colour tokens by the layer that drafted them.",
+        show_default="on a terminal",
+    )
+    marks: bool = _output(False, "--marks", help="Mark drafted tokens with letters.")
 
     def __post_init__(self) -> None:
-        given = [way for way, text in zip(_PROMPT_OPTIONS, self.prompts, strict=True) if text is not None]
+        prompts = {"PROMPT": self.words or None, "--prompt": self.prompt, "--prompt-file": self.prompt_file}
+        given = [name for name, prompt in prompts.items() if prompt is not None]
         if len(given) > 1:
             raise InvalidConfigError("only one prompt must be given", got=" and ".join(given))
-        _never_both("--chat", self.chat, "--raw", self.raw, "a chat uses the model's template")
-        _never_both("--system", bool(self.system), "--raw", self.raw, "a raw prompt has no system message")
-        _never_both("--data", self.data is not None, "--service", self.service is not None,
-                    "outputs are stored in one place")  # fmt: skip
-        _never_both("--preload", self.preload is not None, "--service", self.service is not None,
-                    "a service preloads at its own start: suffixsvc serve --preload")  # fmt: skip
+        for one, other, both, why in (
+            ("--chat", "--raw", self.chat and self.raw, "a chat uses the model's template"),
+            ("--system", "--raw", self.system and self.raw, "a raw prompt has no system message"),
+            ("--data", "--service", self.data and self.service, "outputs are stored in one place"),
+            (
+                "--preload",
+                "--service",
+                self.preload and self.service,
+                "a service preloads at its own start: suffixsvc serve --preload",
+            ),
+            (
+                "--grammar",
+                "--json-schema",
+                self.grammar and self.json_schema,
+                "a schema is converted to a grammar",
+            ),
+        ):
+            if both:
+                raise InvalidConfigError(f"{one} and {other} must not be given together: {why}")
         if self.service is not None:
-            checked_address(self.service)
-        words, prompt, _ = self.prompts
-        for what, text in (("the prompt", words), ("the prompt", prompt), ("--system", self.system)):
-            checked_text(text or "", what)
-        for text in self.stop:
-            checked_text(text, "--stop")
-        if any(not text for text in self.stop):
+            from suffixsvc.service.listeners.listen import parse_address
+
+            try:
+                parse_address(self.service)
+            except ListenError as error:
+                raise InvalidConfigError(
+                    "--service must be an address", expected=error.expected, got=error.got
+                ) from None
+        prompt = [("the prompt", self.words), ("the prompt", self.prompt or ""), ("--system", self.system)]
+        for name, text in [*prompt, *(("--stop", text) for text in self.stop)]:
+            checked_text(text, name)
+        if "" in self.stop:
             raise InvalidConfigError("--stop must have at least one character")
 
     def first_prompt(self) -> str | None:
@@ -97,18 +190,17 @@ class Options:
         return words
 
     def _given_prompt(self) -> str | None:
-        words, prompt, file = self.prompts
-        if file is not None:
-            return _read(file)
-        if prompt is not None:
-            return prompt
-        if words is not None and words != "-":
-            return words
+        if self.prompt_file is not None:
+            return _read(str(self.prompt_file))
+        if self.prompt is not None:
+            return self.prompt
+        if self.words not in ("", "-"):
+            return self.words
         if self.chat:
-            if words == "-":
+            if self.words == "-":
                 raise InvalidConfigError("PROMPT must not be - with --chat, which reads its turns from stdin")
             return None
-        if words is None and sys.stdin.isatty():
+        if not self.words and sys.stdin.isatty():
             raise InvalidConfigError(
                 "a prompt must be given", expected=_PROMPT_SOURCES, remedy="Or start a chat: --chat."
             )
@@ -120,22 +212,42 @@ class Options:
         The class of the model is not known yet, see :meth:`driver`.
 
         Raises:
-            InvalidConfigError: the file or a value is invalid.
+            InvalidConfigError: a file or a value is invalid.
         """
+        from suffixsvc_driver.profile.settings_file import Settings, read_settings
+        from suffixsvc_driver.sampling.settings import Sampling
+        from suffixsvc_driver.settings.driver_config import LayerKind
+
         settings = Settings() if self.settings_file is None else read_settings(self.settings_file)
+        target = {"threads": self.threads, "context_size": self.context, "experts_used": self.experts}
+        sampling = {each.name: getattr(self, each.name, None) for each in fields(Sampling)}
         settings = replace(
             settings,
-            target=replace(settings.target, **_given(self.target)),
-            sampling=replace(settings.sampling, **_given(self.sampling)),
+            target=replace(settings.target, **_given(target)),
+            sampling=replace(settings.sampling, **_given(sampling | {"grammar": self._grammar()})),
         )
         if self.layers is None:
             return settings
-        wanted = _layer_names(self.layers)
-        chosen = {
-            field: replace(getattr(settings, field), enabled=kind in wanted)
-            for kind, field in _FIELD_OF.items()
-        }
-        return replace(settings, **chosen)
+        wanted = {name.strip() for name in self.layers.split(",") if name.strip()}
+        unknown = wanted - set(LayerKind) - ({"none"} if wanted == {"none"} else set())
+        if unknown or not wanted:
+            raise InvalidConfigError(
+                "--layers must be known",
+                expected=", ".join(LayerKind) + ", or none",
+                got=", ".join(sorted(unknown)),
+            )
+        layers = {kind.replace("-", "_"): kind in wanted for kind in LayerKind}
+        enabled = {name: replace(getattr(settings, name), enabled=on) for name, on in layers.items()}
+        return replace(settings, **enabled)
+
+    def _grammar(self) -> str | None:
+        if self.grammar is not None:
+            return _read(str(self.grammar), "grammar")
+        if self.json_schema is None:
+            return None
+        from suffixsvc_driver.sampling.json_schema import grammar_of_schema
+
+        return grammar_of_schema(_read(str(self.json_schema), "schema"))
 
     def driver(self, base: DriverConfig, model_class: str) -> DriverConfig:
         """The driver's settings for a model of this class.
@@ -143,16 +255,15 @@ class Options:
         Raises:
             InvalidConfigError: a value is invalid, or not used by the policy.
         """
+        from suffixsvc_driver.settings.driver_config import Controller, Policy
+
         given = _given({"policy": self.policy, "controller": self.controller})
         if given.get("controller", base.controller) == Controller.CLASS and base.model_class is None:
             given["model_class"] = model_class
         config = replace(base, **given)
         first_match = config.policy is Policy.FIRST_MATCH
         if self.controller is not None and not first_match:
-            raise InvalidConfigError(
-                "--policy must be first-match with --controller",
-                got=str(config.policy),
-            )
+            raise InvalidConfigError("--policy must be first-match with --controller", got=str(config.policy))
         if self.k is None:
             return config
         if not first_match:
@@ -170,22 +281,6 @@ def is_address(text: str) -> bool:
     )
 
 
-def checked_address(text: str) -> str:
-    """``unix:PATH`` or ``HOST:PORT`` as clients connect to it.
-
-    Raises:
-        InvalidConfigError: the text is not an address.
-    """
-    from suffixsvc.service.listeners.listen import parse_address
-
-    try:
-        return str(parse_address(text))
-    except ListenError as error:
-        raise InvalidConfigError(
-            "--service must be an address", expected=error.expected, got=error.got
-        ) from None
-
-
 def checked_text(text: str, name: str) -> str:
     """The text, if it can be encoded: arguments and input lines can have surrogates of invalid bytes.
 
@@ -199,42 +294,6 @@ def checked_text(text: str, name: str) -> str:
             f"{name} must be UTF-8", got=f"an invalid byte at character {error.start}"
         ) from None
     return text
-
-
-def grammar_text(grammar: Path | None, json_schema: Path | None) -> str | None:
-    """The grammar of a file, or one made from a JSON schema; None without either.
-
-    Raises:
-        InvalidConfigError: both are given, a file cannot be read, or the schema cannot be a grammar.
-    """
-    both = grammar is not None and json_schema is not None
-    _never_both("--grammar", both, "--json-schema", both, "a schema is converted to a grammar")
-    if grammar is not None:
-        return _read(str(grammar), "grammar")
-    if json_schema is None:
-        return None
-    from suffixsvc_driver.sampling.json_schema import grammar_of_schema
-
-    return grammar_of_schema(_read(str(json_schema), "schema"))
-
-
-def _never_both(one: str, has_one: bool, other: str, has_other: bool, why: str) -> None:
-    if has_one and has_other:
-        raise InvalidConfigError(f"{one} and {other} must not be given together: {why}")
-
-
-def _layer_names(text: str) -> set[str]:
-    names = {name.strip() for name in text.split(",") if name.strip()}
-    if names == {"none"}:
-        return set()
-    unknown = sorted(names - set(LayerKind))
-    if unknown or not names:
-        raise InvalidConfigError(
-            "--layers must be known",
-            expected=", ".join(LayerKind) + ", or none",
-            got=", ".join(unknown),
-        )
-    return names
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

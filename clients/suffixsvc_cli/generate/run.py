@@ -9,31 +9,26 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from typing import Any, Final
+from typing import Final
 
-import typer
 from rich.console import Console
 
 from suffixsvc.errors import InvalidConfigError, ModelError
+from suffixsvc_bench.report.stopping import StopSignals, stop_on_signals
 from suffixsvc_cli.base.logs import log_to_stderr
 from suffixsvc_cli.generate.explain import INTRODUCTION, Explainer
 from suffixsvc_cli.generate.options import Options, checked_text
 from suffixsvc_cli.generate.setup import GenerateSetup, set_up
 from suffixsvc_cli.generate.show import TextView, choose_style
 from suffixsvc_cli.generate.stats import one_line, print_statistics
-from suffixsvc_cli.generate.stop import Interrupts
 from suffixsvc_cli.generate.turn import FORMAT, Totals, Turn
 from suffixsvc_driver.decode.chat_session import ChatSession, prompt_tokens
 from suffixsvc_driver.decode.detokenize_stream import DetokenizeStream, Piece, StopStrings
 from suffixsvc_driver.decode.loop import StepRecord, generate
 from suffixsvc_driver.settings.driver_config import Policy
 
-__all__ = ["run"]
-
 _PROMPT: Final = "> "
 _COMMANDS: Final = "/quit ends the chat, /stats shows statistics; other lines go to the model"
-#: exit code after Ctrl-C
-_INTERRUPTED: Final = 130
 
 
 def run(options: Options) -> None:
@@ -41,10 +36,9 @@ def run(options: Options) -> None:
 
     Raises:
         SuffixError: an option is invalid or a resource is missing.
-        typer.Exit: the text was interrupted.
+        KeyboardInterrupt: the text was interrupted.
     """
-    interrupts = Interrupts()
-    with interrupts.watched(), ExitStack() as stack:
+    with stop_on_signals() as signals, ExitStack() as stack:
         console = Console(stderr=True, highlight=False)
         log_to_stderr(logging.WARNING)  # only warnings of the driver, beside the model's text
 
@@ -52,24 +46,22 @@ def run(options: Options) -> None:
             console.print(text, markup=False, soft_wrap=True)
 
         first = options.first_prompt()
-        session = _Session(options, set_up(options, notify, stack), interrupts, console)
+        session = _Session(options, set_up(options, notify, stack), signals, console)
         try:
             session.all_turns(first)
         except BrokenPipeError:  # the reader of stdout closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         finally:
             session.statistics()
-    if interrupts.received:
-        raise typer.Exit(_INTERRUPTED)
 
 
 class _Session:
     """A run of the verb, from the first prompt to the statistics."""
 
     def __init__(
-        self, options: Options, setup: GenerateSetup, interrupts: Interrupts, console: Console
+        self, options: Options, setup: GenerateSetup, signals: StopSignals, console: Console
     ) -> None:
-        self._options, self._setup, self._interrupts, self._console = options, setup, interrupts, console
+        self._options, self._setup, self._signals, self._console = options, setup, signals, console
         self._style = choose_style(colour=options.colour, marks=options.marks)
         self._view = TextView(self._style)
         self._totals = Totals(setup.live, measured=setup.measured)
@@ -96,7 +88,7 @@ class _Session:
         for message in self._user_messages(first):
             turn = self._turn(message, self._prompt_ids(conversation, message))
             conversation.add_assistant(turn.result.token_ids, turn.text, cut=bool(turn.stopped_at))
-            if self._interrupts.received:
+            if self._signals.received:
                 return
 
     def _user_messages(self, first: str | None) -> Iterator[str]:
@@ -142,12 +134,18 @@ class _Session:
         layers = setup.layers(None if setup.memory is None else setup.memory.begin(prompt_ids))
         stops = StopStrings(options.stop, model.token_bytes)
         written = DetokenizeStream(model.token_bytes, target.eog_ids, options.stop)
-        explainer = self._explainer(prompt_ids, [layer.spec.name for layer in layers])
+        explainer = Explainer(
+            model.token_bytes,
+            [layer.spec.name for layer in layers],
+            prompt_ids,
+            replays=target.replays,
+            first_match=setup.config.policy is Policy.FIRST_MATCH,
+        )
         pending: list[Piece] = []  # printed when the text is complete
 
         def on_step(step: StepRecord) -> None:
             kept = min(step.accepted, len(step.emitted))
-            sources = (*step.sources[:kept], *[0] * (len(step.emitted) - kept))
+            sources = (*step.decision.sources[:kept], *[0] * (len(step.emitted) - kept))
             pieces = written.add(step.emitted, sources)
             if options.explain:
                 pending.extend(pieces)
@@ -155,7 +153,7 @@ class _Session:
             elif not options.as_json:
                 self._view.write(pieces)
 
-        with self._interrupts.writing():
+        with self._signals.deferred():
             result = generate(
                 target,
                 prompt_ids,
@@ -165,43 +163,27 @@ class _Session:
                 sampling=setup.settings.sampling,
                 curve=setup.live,
                 calibrator=setup.calibrator,
-                stop=lambda tokens: stops(tokens) or self._interrupts.received,
+                stop=lambda tokens: stops(tokens) or self._signals.received,
                 content=setup.content,
                 on_step=on_step,
             )
             if setup.memory is not None:
                 setup.memory.record_output(result.token_ids)
             pending += written.finish()
-            interrupted = self._interrupts.received
+            interrupted = self._signals.received
         turn = Turn(result, prefill, prefill_seconds, written.text, written.stopped_at, interrupted)
         self._totals.add(turn)
         if options.as_json:
-            print(
-                json.dumps(self._to_dict(message, turn)), flush=True
-            )  # ASCII: works with any encoding of stdout
+            plain = {"format": FORMAT, **setup.to_dict(), "prompt": message, **turn.to_dict()}
+            print(json.dumps(plain), flush=True)  # ASCII: works with any encoding of stdout
         else:
             self._view.write(pending)
             self._view.end()
             if options.chat and not interrupted:
-                self._print_turn_summary(turn)
+                alone = Totals(setup.live, measured=setup.measured)
+                alone.add(turn)
+                self._console.print(f"({one_line(alone)})", style="dim", markup=False)
         return turn
-
-    def _explainer(self, prompt_ids: list[int], layers: list[str]) -> Explainer:
-        return Explainer(
-            self._setup.target.model.token_bytes,
-            layers,
-            prompt_ids,
-            replays=self._setup.target.replays,
-            first_match=self._setup.config.policy is Policy.FIRST_MATCH,
-        )
-
-    def _to_dict(self, message: str, turn: Turn) -> dict[str, Any]:
-        return {"format": FORMAT, **self._setup.to_dict(), "prompt": message, **turn.to_dict()}
-
-    def _print_turn_summary(self, turn: Turn) -> None:
-        alone = Totals(self._setup.live, measured=self._setup.measured)
-        alone.add(turn)
-        self._console.print(f"({one_line(alone)})", style="dim", markup=False)
 
     def _print(self, text: str) -> None:
         sys.stdout.write(text)

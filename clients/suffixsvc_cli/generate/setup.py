@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import suffixsvc_models as models
@@ -31,10 +30,7 @@ from suffixsvc_driver.targets.llama.experts import expert_counts
 from suffixsvc_driver.targets.llama.machine import usable_cores
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.single import LlamaTarget
-from suffixsvc_models.gguf_check import check_gguf
-from suffixsvc_models.gguf_header import GgufHeader
-
-__all__ = ["GenerateSetup", "set_up"]
+from suffixsvc_models.gguf_header import check_gguf
 
 _CONTEXT: Final = 4096
 
@@ -119,15 +115,10 @@ def set_up(options: Options, notify: Notify, stack: ExitStack) -> GenerateSetup:
     if settings.sampling.grammar is not None:
         check_grammar(settings.sampling.grammar)
     if not settings.suffix.enabled:
-        for option, value in (
-            ("--data", options.data),
-            ("--service", options.service),
-            ("--preload", options.preload),
-        ):
-            if value is not None:
+        for name in ("data", "service", "preload"):
+            if getattr(options, name) is not None:
                 raise InvalidConfigError(
-                    f"{option} must not be given without the suffix layer",
-                    remedy="Add suffix to --layers.",
+                    f"--{name} must not be given without the suffix layer", remedy="Add suffix to --layers."
                 )
     path = models.resolve(options.model)
     if options.draft is not None:
@@ -138,41 +129,28 @@ def set_up(options: Options, notify: Notify, stack: ExitStack) -> GenerateSetup:
     validate_namespace(namespace)
     header = check_gguf(path)
     config = options.driver(settings.driver, model_class(header.weights, expert_counts(header)[0]))
-    target = _target(path, header, settings, stack)
+    trained = header.values.get(f"{header.architecture}.context_length")
+    context = min(_CONTEXT, trained) if isinstance(trained, int) and trained > 0 else _CONTEXT
+    chosen = settings.target.context_settings(threads=usable_cores(), context_size=context)
+    model = stack.enter_context(LlamaModel(path, experts_used=settings.target.experts_used))
+    target = stack.enter_context(LlamaTarget(model, chosen))
     curve, doubt = _curve(target, options, notify)
-    vocabulary = target.model.vocabulary
     memory = None
     if settings.suffix.enabled:
-        opened = open_memory(options, namespace, vocabulary.fingerprint, curve.seconds_per_step, notify)
-        memory = stack.enter_context(opened)
+        fingerprint = model.vocabulary.fingerprint
+        stored = open_memory(options, namespace, fingerprint, curve.seconds_per_step, notify)
+        memory = stack.enter_context(stored)
     draft = None
     if options.draft is not None and settings.draft_model.enabled:
         from suffixsvc_cli.generate.draft import draft_model
 
-        draft = stack.enter_context(
-            draft_model(
-                options.draft,
-                target.model,
-                settings.draft_model,
-                curve,
-                notify,
-                threads=target.settings.threads,
-                context_size=target.context_size,
-            )
-        )
+        sizes = {"threads": chosen.threads, "context_size": target.context_size}
+        opened = draft_model(options.draft, model, settings.draft_model, curve, notify, **sizes)
+        draft = stack.enter_context(opened)
     live = LiveCurve(curve, doubt)
     return GenerateSetup(
         target, settings, config, live, doubt != GUESSED, Calibrator(), memory, draft, namespace
     )
-
-
-def _target(path: Path, header: GgufHeader, settings: Settings, stack: ExitStack) -> LlamaTarget:
-    trained = header.values.get(f"{header.architecture}.context_length")
-    context = min(_CONTEXT, trained) if isinstance(trained, int) and trained > 0 else _CONTEXT
-    wanted = settings.target
-    chosen = wanted.context_settings(threads=usable_cores(), context_size=context)
-    model = stack.enter_context(LlamaModel(path, experts_used=wanted.experts_used))
-    return stack.enter_context(LlamaTarget(model, chosen))
 
 
 def _curve(target: LlamaTarget, options: Options, notify: Notify) -> tuple[CostCurve, float]:
@@ -180,7 +158,7 @@ def _curve(target: LlamaTarget, options: Options, notify: Notify) -> tuple[CostC
     kept = stored_curve(target)
     if kept is not None:
         return kept, STORED
-    if not options.measure:
+    if options.no_measure:
         return guessed_curve(target), GUESSED
     notify("measuring the cost of steps on this machine; it is stored for later runs")
     with progress_bar("measuring the cost of steps") as bar:

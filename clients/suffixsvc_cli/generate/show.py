@@ -14,8 +14,6 @@ from rich.console import Console
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.decode.detokenize_stream import Piece
 
-__all__ = ["ORIGINS", "Origin", "Style", "TextView", "choose_style"]
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from suffixsvc_cli.base.tables import number_table
 from suffixsvc_cli.generate.show import ORIGINS, Style
 from suffixsvc_cli.generate.turn import Totals, expected_speedup
 from suffixsvc_driver.speculation.accounting import HitCounts
-
-__all__ = ["one_line", "print_statistics"]
 
 
 def one_line(totals: Totals) -> str:
@@ -66,9 +67,8 @@ def _origins(totals: Totals, style: Style) -> Text:
 
 
 def _layers(totals: Totals) -> Table:
-    table = _table("layer", "queries", "drafted", "sent", "accepted", "of text", "query time")
-    for name, layer in totals.stats.layers.items():
-        table.add_row(
+    rows = [
+        (
             name,
             str(layer.asked),
             str(layer.offered),
@@ -76,22 +76,20 @@ def _layers(totals: Totals) -> Table:
             f"{totals.stats.layer_hit_rates(name)[2]:.0%}",
             f"{layer.seconds * 1e3:.1f} ms",
         )
-    return table
+        for name, layer in totals.stats.layers.items()
+    ]
+    return _table(("layer", "queries", "drafted", "sent", "accepted", "of text", "query time"), rows)
 
 
 def _evidence(totals: Totals) -> Table:
-    table = _table("kind of evidence", "sent", "accepted", "of text")
-    for kind, counts in totals.of_kinds().items():
-        table.add_row(kind, *_hits(counts), f"{totals.stats.hit_rates(kind)[2]:.0%}")
-    return table
+    rows = [
+        (kind, *_hits(counts), f"{totals.stats.hit_rates(kind)[2]:.0%}")
+        for kind, counts in totals.of_kinds().items()
+    ]
+    return _table(("kind of evidence", "sent", "accepted", "of text"), rows)
 
 
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+_table = partial(number_table, box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def _hits(counts: HitCounts) -> tuple[str, str]:

@@ -12,8 +12,6 @@ from suffixsvc_driver.drafts.events import FinishReason
 from suffixsvc_driver.speculation.accounting import HitCounts, Stats
 from suffixsvc_driver.targets import Prefilled
 
-__all__ = ["FORMAT", "Totals", "Turn", "expected_speedup"]
-
 FORMAT: Final = "suffixsvc-generate/1"
 
 

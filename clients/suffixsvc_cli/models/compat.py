@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from suffixsvc.errors import InvalidConfigError
+from suffixsvc_bench.verb_options import argument, option, with_options
+from suffixsvc_cli.base.options import AsJson
 
 if TYPE_CHECKING:
     from suffixsvc_driver.profile.pair_compatibility import Compatibility
     from suffixsvc_driver.profile.pair_cost import PairCost
 
-__all__ = ["compat"]
+
+@dataclass(frozen=True, slots=True)
+class CompatOptions:
+    """The command line."""
+
+    target: str = argument(metavar="TARGET", help="Target model: a GGUF, or a registry name.")
+    draft: str = argument("", metavar="[DRAFT]", help="Draft model.", show_default=False)
+    scan: tuple[Path, ...] = option((), metavar="FOLDER", help="Check every GGUF below a folder. Repeatable.")
+    ollama: bool = option(False, "--ollama", help="Check every model of Ollama's store ($OLLAMA_MODELS).")
+    measure: bool = option(
+        False,
+        "--measure",
+        help="Measure the cost of a drafted token and of a step of the target on this machine, and the "
+        "acceptance from which drafting pays. Takes as long as suffixsvc probe, once; run nothing else "
+        "meanwhile.",
+    )
+    threads: int | None = option(None, min=1, help="Threads of --measure. Default: one per physical core.")
+
+    def __post_init__(self) -> None:
+        if bool(self.draft) == bool(self.scan or self.ollama):
+            raise InvalidConfigError(
+                "either DRAFT, or --scan FOLDER or --ollama must be given",
+                got="both" if self.draft else "neither",
+            )
+        if self.threads and not self.measure:
+            raise InvalidConfigError("--threads must be given with --measure only", got=self.threads)
 
 
-def compat(
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="Target model: a GGUF, or a registry name.")
-    ],
-    draft: Annotated[str, typer.Argument(metavar="[DRAFT]", help="Draft model.", show_default=False)] = "",
-    scan: Annotated[
-        list[Path] | None,
-        typer.Option("--scan", metavar="FOLDER", help="Check every GGUF below a folder. Repeatable."),
-    ] = None,
-    ollama: Annotated[
-        bool, typer.Option("--ollama", help="Check every model of Ollama's store ($OLLAMA_MODELS).")
-    ] = False,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Measure the cost of a drafted token and of a step of the target on this machine, and the "
-            "acceptance from which drafting pays. Takes as long as suffixsvc probe, once; run nothing else "
-            "meanwhile.",
-        ),
-    ] = False,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads of --measure. Default: one per physical core."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+@with_options
+def compat(options: CompatOptions, as_json: AsJson = False) -> None:
     """Check whether a target can verify a draft model's tokens, rule by rule.
 
     Every token id must have the same meaning in both models. The rules are llama.cpp's own: the same kind of
@@ -52,40 +57,34 @@ def compat(
 
     The exit code is 0 if a model is compatible, and 1 if none is, whether or not one can draft through text.
     """
-    from suffixsvc.errors import InvalidConfigError
     from suffixsvc_cli.base.bars import progress_bar
     from suffixsvc_cli.models.compat_show import pair_to_dict, print_pair, print_scan
     from suffixsvc_driver.profile.pair_compatibility import compare_files
     from suffixsvc_driver.targets.llama.machine import usable_cores
     from suffixsvc_models import resolve
-    from suffixsvc_models.scanning import candidates, scan_drafts
+    from suffixsvc_models.finding import find_in_folders, find_in_ollama
+    from suffixsvc_models.scanning import scan_drafts
 
-    scanning = bool(scan or ollama)
-    if bool(draft) == scanning:
-        raise InvalidConfigError(
-            "either DRAFT, or --scan FOLDER or --ollama must be given", got="both" if draft else "neither"
-        )
-    if threads and not measure:
-        raise InvalidConfigError("--threads must be given with --measure only", got=threads)
-    target_path = resolve(target)
-    cores = threads or usable_cores()
-    if draft:
-        pair = compare_files(target_path, resolve(draft))
-        cost = _measured(pair, cores) if measure else None
+    target_path = resolve(options.target)
+    cores = options.threads or usable_cores()
+    if options.draft:
+        pair = compare_files(target_path, resolve(options.draft))
+        cost = _measured(pair, cores) if options.measure else None
         plain: Any = pair_to_dict(pair, cost)
         fits = pair.fits
     else:
-        found = candidates(scan or [], ollama=ollama)
-        with progress_bar("measuring models" if measure else "checking models", len(found)) as progress:
-            tried = scan_drafts(target_path, found, progress, measure=cores if measure else None)
-        plain = [each.to_dict() for each in tried]
+        found = [*find_in_folders(options.scan), *(find_in_ollama() if options.ollama else ())]
+        title = "measuring models" if options.measure else "checking models"
+        with progress_bar(title, len(found)) as progress:
+            tried = scan_drafts(target_path, found, progress, measure=cores if options.measure else None)
+        plain = [asdict(each) for each in tried]
         fits = any(each.fits for each in tried)
     if as_json:
         typer.echo(json.dumps(plain, indent=2))
-    elif draft:
+    elif options.draft:
         print_pair(pair, cost)
     else:
-        print_scan(target, tried)
+        print_scan(options.target, tried)
     raise typer.Exit(0 if fits else 1)
 
 

@@ -10,12 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from suffixsvc_cli.base.tables import plain_table
 from suffixsvc_driver.profile.pair_compatibility import Compatibility, ModelFacts
 from suffixsvc_driver.profile.pair_cost import PairCost
 from suffixsvc_driver.retokenizing import TextFit
 from suffixsvc_models.scanning import ScannedDraft
-
-__all__ = ["pair_to_dict", "print_pair", "print_scan"]
 
 
 def pair_to_dict(pair: Compatibility, cost: PairCost | None) -> dict[str, Any]:
@@ -48,11 +47,16 @@ def _facts(facts: ModelFacts) -> dict[str, Any]:
 def print_pair(pair: Compatibility, cost: PairCost | None) -> None:
     """Print a line per rule, then the conclusion."""
     console = Console()
-    table = Table("rule", "target", "draft", "", box=None, pad_edge=False)
-    for rule in pair.rules:
-        mark = Text("passes", "green") if rule.passed else Text(f"fails: {rule.what}", "bold red")
-        table.add_row(rule.rule, Text(rule.target), Text(rule.draft), mark)
-    console.print(table)
+    rows = [
+        (
+            rule.rule,
+            Text(rule.target),
+            Text(rule.draft),
+            Text("passes", "green") if rule.passed else Text(f"fails: {rule.what}", "bold red"),
+        )
+        for rule in pair.rules
+    ]
+    console.print(plain_table(("rule", "target", "draft", ""), rows))
     console.print()
     if pair.fits:
         console.print("Compatible: every token id has the same meaning in both models.")
@@ -118,25 +122,22 @@ def print_scan(target: str, scanned: Sequence[ScannedDraft]) -> None:
         console.print(_costs("through text", through_text, text=True))
     others = [each for each in scanned if not each.fits and not each.through_text]
     if others:
-        table = Table("not compatible", "rule", "reason", box=None, pad_edge=False)
-        for each in others:
-            table.add_row(Text(each.name), each.failed_rule, Text(each.reason))
+        rows = [(Text(each.name), each.failed_rule, Text(each.reason)) for each in others]
         console.print()
-        console.print(table)
+        console.print(plain_table(("not compatible", "rule", "reason"), rows))
 
 
 def _costs(title: str, drafts: Sequence[ScannedDraft], *, text: bool = False) -> Table:
     measured = any(each.measured_ratio is not None for each in drafts)
     heads = [title, "cost of a token, by size", *(["measured", "pays from"] if measured else [])]
     heads += ["tokens kept", "tokens per token"] if text else []
-    table = Table(*heads, "known", box=None, pad_edge=False)
+    rows = []
     for each in drafts:
-        row = [Text(each.name), Text(f"{each.cost_ratio * each.token_ratio:.2f} of a step")]
+        row = [each.name, f"{each.cost_ratio * each.token_ratio:.2f} of a step"]
         if measured:
             ratio, pays = each.measured_ratio, each.pays_from
-            row.append(Text("" if ratio is None else f"{ratio:.2f} of a step"))
-            row.append(Text("" if ratio is None else "never" if pays is None else f"{pays:.0%} accepted"))
-        if text:
-            row += [Text(f"{each.kept_tokens:.1%}"), Text(f"{each.token_ratio:.2f}")]
-        table.add_row(*row, Text(f"{each.known}: {each.figures}" if each.known else ""))
-    return table
+            row.append("" if ratio is None else f"{ratio:.2f} of a step")
+            row.append("" if ratio is None else "never" if pays is None else f"{pays:.0%} accepted")
+        row += [f"{each.kept_tokens:.1%}", f"{each.token_ratio:.2f}"] if text else []
+        rows.append([Text(cell) for cell in (*row, f"{each.known}: {each.figures}" if each.known else "")])
+    return plain_table([*heads, "known"], rows)

@@ -17,18 +17,7 @@ from rich.progress import (
 )
 
 import suffixsvc_models as models
-
-__all__ = ["app", "download"]
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help=(
-        "Models of the demo and the tests. They are downloaded once, verified by sha256 and never executed. "
-        "The path of any other GGUF can be used in place of a name."
-    ),
-)
+from suffixsvc_cli.base.groups import verb_group
 
 Directory = Annotated[
     Path | None,
@@ -37,7 +26,6 @@ Directory = Annotated[
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name that `suffixsvc models list` prints.")]
 
 
-@app.command("list")
 def list_(directory: Directory = None) -> None:
     """List the known models, their sources, and which are downloaded."""
     typer.echo(f"Models in {models.models_dir(directory)}\n")
@@ -53,7 +41,6 @@ def list_(directory: Directory = None) -> None:
     typer.echo("\nGet one with: suffixsvc models get NAME [--source KIND]. The first source is the default.")
 
 
-@app.command("get")
 def get(
     name: Name,
     directory: Directory = None,
@@ -69,7 +56,6 @@ def get(
     typer.echo(download(name, directory=directory, source=source))
 
 
-@app.command("path")
 def path(name: Name, directory: Directory = None) -> None:
     """Print the path of a downloaded model."""
     typer.echo(models.path(name, directory=directory))
@@ -105,3 +91,10 @@ def download(name: str, *, directory: Path | None = None, source: str | None = N
             highlight=False,
         )
     return file
+
+
+app = verb_group(
+    "Models of the demo and the tests. They are downloaded once, verified by sha256 and never executed. The "
+    "path of any other GGUF can be used in place of a name.",
+    *(list_, get, path),
+)

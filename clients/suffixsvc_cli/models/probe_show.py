@@ -1,8 +1,9 @@
-"""Output of ``suffixsvc probe``."""
+"""Results of ``suffixsvc probe``, and their output."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,239 +14,179 @@ from rich.text import Text
 from suffixsvc.errors import StoreError
 from suffixsvc.plots import Chart, Series
 from suffixsvc.plots.files import svg_file
-from suffixsvc_bench.rpc.query_cost import CacheQueryCost, WorkerQueryCost
-from suffixsvc_bench.rpc.report import Percentiles
+from suffixsvc_cli.base.tables import plain_table
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.speedup_estimate import (
-    SpeedupEstimate,
     best_speedup,
     break_even_acceptance,
     break_even_step_seconds,
     speedup_estimates,
 )
-from suffixsvc_driver.targets.llama.machine import MachineNote
-
-__all__ = ["Probe", "QueryCosts", "write_plot"]
+from suffixsvc_driver.targets.llama.machine import inspect_machine
 
 _SHOWN: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _BAR: Final = 30
 #: negligible increase of a step's duration
 _NEGLIGIBLE: Final = 0.05
 
+Results = Mapping[str, Any]
 
-@dataclass(frozen=True, slots=True)
-class QueryCosts:
-    """Costs of queries for drafts.
 
-    Attributes:
-        cache: a step of the suffix cache, in process and over a socket.
-        worker: queries to a draft worker; None without one.
-        draft_seconds: per token of the draft model, measured by its worker or in this process; None without
-            one.
-        failures: what could not be measured, and why.
+def probe_results(
+    model: str,
+    threads: int,
+    curve: CostCurve,
+    draft: str | None,
+    token_seconds: float | None,
+    queries: Results,
+) -> dict[str, Any]:
+    """Results of the verb as JSON-able data.
+
+    Args:
+        draft, token_seconds: draft model, and seconds of its tokens; None without one.
+        queries: costs of queries: of :func:`suffixsvc_bench.rpc.query_cost.measure_cache_queries`, with
+            "draft_worker" (None without one) and "failures".
     """
+    engine, rpc = queries["engine_us"], queries["rpc_us"]
+    draft_cost = None if token_seconds is None else token_seconds / curve.seconds_per_step
 
-    cache: CacheQueryCost
-    worker: WorkerQueryCost | None = None
-    draft_seconds: float | None = None
-    failures: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Results of the verb.
-
-    Attributes:
-        draft_cost: of a token of the draft model, in plain steps; None without one.
-    """
-
-    model: str
-    threads: int
-    curve: CostCurve
-    draft: str
-    draft_cost: float | None
-    prospects: tuple[SpeedupEstimate, ...]
-    machine: tuple[MachineNote, ...]
-    queries: QueryCosts
-
-    @property
-    def remote_us(self) -> Percentiles | None:
-        """A step over a socket; None if not measured."""
-        return self.queries.cache.rpc
-
-    @property
-    def negligible_seconds(self) -> float | None:
-        """Duration of a plain step from which the service's query is negligible; None if not measured."""
-        return None if self.remote_us is None else self.remote_us.p50 / 1e6 / _NEGLIGIBLE
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able data."""
-        return {
-            "model": self.model,
-            "threads": self.threads,
-            "curve": self.curve.to_json(),
-            "widest_paying": self.curve.widest_paying,
-            "draft": self.draft or None,
-            "draft_cost": self.draft_cost,
-            "prospects": [asdict(each) | self._with_queries(each.acceptance) for each in self.prospects],
-            "asking": self._queries_to_dict(),
-            "machine": [asdict(each) for each in self.machine],
-        }
-
-    def _queries_to_dict(self) -> dict[str, Any]:
-        queries, remote, negligible = self.queries, self.remote_us, self.negligible_seconds
-        return {
-            "calls": queries.cache.calls,
-            "drafted": queries.cache.drafted,
-            "engine_us": asdict(queries.cache.engine),
-            "engine_steps": self._steps(queries.cache.engine.p50),
-            "rpc_us": asdict(remote) if remote else None,
-            "rpc_steps": self._steps(remote.p50) if remote else None,
-            "hardly_noticed_from_ms": None if negligible is None else negligible * 1e3,
-            "draft_worker": asdict(queries.worker) if queries.worker else None,
-            "failures": list(queries.failures),
-        }
-
-    def _with_queries(self, acceptance: float) -> dict[str, float | None]:
+    def with_queries(acceptance: float) -> dict[str, float | None]:
         """Speedups if a cache is queried in every step."""
-        engine, remote = self.queries.cache.engine.p50, self.remote_us
-        if remote is None:
-            speedup = pays = None
-        else:
-            speedup = best_speedup(self.curve, acceptance, query_cost=self._steps(remote.p50))
-            pays = break_even_step_seconds(self.curve, acceptance, remote.p50 / 1e6)
+        pays = break_even_step_seconds(curve, acceptance, rpc["p50"] / 1e6) if rpc else None
         return {
-            "speedup_embedded": best_speedup(self.curve, acceptance, query_cost=self._steps(engine)),
-            "speedup_remote": speedup,
+            "speedup_embedded": best_speedup(curve, acceptance, query_cost=_steps(engine, curve)),
+            "speedup_remote": best_speedup(curve, acceptance, query_cost=_steps(rpc, curve)) if rpc else None,
             "remote_pays_from_ms": None if pays is None else pays * 1e3,
         }
 
-    def _steps(self, microseconds: float) -> float:
-        return microseconds / 1e6 / self.curve.seconds_per_step
+    return {
+        "model": model,
+        "threads": threads,
+        "curve": curve.to_json(),
+        "widest_paying": curve.widest_paying,
+        "draft": draft,
+        "draft_cost": draft_cost,
+        "prospects": [
+            asdict(each) | with_queries(each.acceptance)
+            for each in speedup_estimates(curve, draft_cost=draft_cost)
+        ],
+        "asking": {
+            **queries,
+            "engine_steps": _steps(engine, curve),
+            "rpc_steps": _steps(rpc, curve) if rpc else None,
+            "hardly_noticed_from_ms": rpc["p50"] / 1e3 / _NEGLIGIBLE if rpc else None,
+        },
+        "machine": [asdict(each) for each in inspect_machine(threads)],
+    }
 
-    def show(self) -> None:
-        """Print the results as text."""
-        console = Console()
-        step = self.curve.seconds_per_step
-        console.print(
-            f"{self.model}, {self.threads} threads: {step * 1e3:.1f} ms for a step of one token"
-            f" ({1 / step:.1f} tokens/s)\n",
-            markup=False,
-        )
-        console.print(self._costs())
-        console.print(self._prospects())
-        console.print(self._conclusion(), markup=False)
-        console.print(self._query_table())
-        console.print(self._query_conclusion(), markup=False)
-        for note in self.machine:
-            advice = f": {note.advice}" if note.advice else ""
-            console.print(Text(f"{note.what}: {note.found}{advice}", "yellow" if note.advice else ""))
 
-    def _costs(self) -> Table:
-        table = Table("tokens per step", "cost, plain steps", "per token", "", box=None, pad_edge=False)
-        for width in (w for w in _SHOWN if w <= self.curve.max_width):
-            cost = self.curve.costs[width]
-            table.add_row(
-                str(width), f"{cost:.2f}", f"{cost / width:.2f}", "█" * max(1, round(_BAR * cost / width))
-            )
-        return table
+def _steps(us: Mapping[str, float], curve: CostCurve) -> float:
+    """The median of a query in plain steps."""
+    return us["p50"] / 1e6 / curve.seconds_per_step
 
-    def _prospects(self) -> Table:
-        heads = ["accepted", "drafted per step", "tokens per step", "best speedup"]
-        if self.remote_us:
-            heads += ["with a service", "pays from steps of"]
-        if self.draft:
-            heads += [f"drafted by {self.draft}", "best speedup"]
-        table = Table(*heads, box=None, pad_edge=False, title="\npossible speedup", title_justify="left")
-        for each in self.prospects:
-            row = [f"{each.acceptance:.0%}", _count(each.draft_tokens), f"{each.tokens_per_step:.1f}",
-                   f"{each.speedup:.2f}"]  # fmt: skip
-            if self.remote_us:
-                queried = self._with_queries(each.acceptance)
-                speedup, pays = queried["speedup_remote"], queried["remote_pays_from_ms"]
-                row += [f"{speedup:.2f}", "never" if pays is None else f"{pays:.2g} ms"]
-            if each.speedup_with_model is not None:
-                row += [_count(each.draft_tokens_with_model), f"{each.speedup_with_model:.2f}"]
-            table.add_row(*row)
-        return table
 
-    def _query_table(self) -> Table:
-        table = Table("queries", "p50", "p99", "of a plain step", box=None, pad_edge=False)
-        cache, worker = self.queries.cache, self.queries.worker
-        rows = [("cache, in this process", cache.engine), ("cache, as a service", cache.rpc)]
-        if worker:
-            rows += [
-                ("draft worker, one token", worker.question),
-                ("... without computation", worker.around),
-            ]
-        for name, taken in rows:
-            if taken is not None:
-                share = f"{self._steps(taken.p50):.1%}"
-                table.add_row(name, f"{taken.p50:.0f} us", f"{taken.p99:.0f} us", share)
-        return table
+def print_results(found: Results, curve: CostCurve) -> None:
+    """Print the results as text."""
+    console = Console()
+    step = curve.seconds_per_step
+    console.print(
+        f"{found['model']}, {found['threads']} threads: {step * 1e3:.1f} ms for a step of one token"
+        f" ({1 / step:.1f} tokens/s)\n",
+        markup=False,
+    )
+    costs = {width: curve.costs[width] for width in _SHOWN if width <= curve.max_width}
+    rows = [
+        (str(w), f"{cost:.2f}", f"{cost / w:.2f}", "█" * max(1, round(_BAR * cost / w)))
+        for w, cost in costs.items()
+    ]
+    console.print(plain_table(("tokens per step", "cost, plain steps", "per token", ""), rows))
+    console.print(_prospects(found))
+    console.print(_conclusion(found, curve), markup=False)
+    console.print(_query_table(found["asking"], curve))
+    console.print(_query_conclusion(found["asking"], step * 1e3), markup=False)
+    for note in found["machine"]:
+        advice = f": {note['advice']}" if note["advice"] else ""
+        console.print(Text(f"{note['what']}: {note['found']}{advice}", "yellow" if advice else ""))
 
-    def _query_conclusion(self) -> str:
-        text = ""
-        if self.negligible_seconds is not None:
-            here = self.curve.seconds_per_step
-            text = (
-                f"\nA query in every step is negligible ({_NEGLIGIBLE:.0%}) for steps of"
-                f" {self.negligible_seconds * 1e3:.2g} ms and more; those of this target take"
-                f" {here * 1e3:.2g} ms"
-            )
-            text += "." if here >= self.negligible_seconds else ": use the cache in the same process."
-        return "\n".join([text, *(f"Not measured: {each}" for each in self.queries.failures)]) + "\n"
 
-    def _conclusion(self) -> str:
-        paying = break_even_acceptance(self.curve)
-        if paying is None:
-            text = "Drafting does not pay here at any acceptance."
-        else:
-            best = self.prospects[-1]
-            text = (
-                f"Drafts from stored outputs pay from an acceptance of about {paying:.0%}; "
-                f"the speedup with every token accepted is {best.speedup:.1f}."
-            )
-        if self.draft_cost is not None:
-            text += f" A token of {self.draft} costs {self.draft_cost:.2f} of a plain step: "
-            with_model = break_even_acceptance(self.curve, token_cost=self.draft_cost)
-            text += (
-                "it does not pay at any acceptance."
-                if with_model is None
-                else f"it pays from {with_model:.0%}."
-            )
-        return f"\n{text}\n"
+def _prospects(found: Results) -> Table:
+    remote, draft = found["asking"]["rpc_us"], found["draft"]
+    heads = ["accepted", "drafted per step", "tokens per step", "best speedup"]
+    heads += ["with a service", "pays from steps of"] if remote else []
+    heads += [f"drafted by {draft}", "best speedup"] if draft else []
+    rows = []
+    for each in found["prospects"]:
+        row = [f"{each['acceptance']:.0%}", _count(each["draft_tokens"]), f"{each['tokens_per_step']:.1f}"]
+        row.append(f"{each['speedup']:.2f}")
+        if remote:
+            pays = each["remote_pays_from_ms"]
+            row += [f"{each['speedup_remote']:.2f}", "never" if pays is None else f"{pays:.2g} ms"]
+        if each["speedup_with_model"] is not None:
+            row += [_count(each["draft_tokens_with_model"]), f"{each['speedup_with_model']:.2f}"]
+        rows.append(row)
+    return plain_table(heads, rows, "\npossible speedup")
 
 
 def _count(draft_tokens: int) -> str:
     return str(draft_tokens) if draft_tokens else "nothing"
 
 
-def write_plot(path: Path, found: Probe) -> None:
+def _query_table(asking: Results, curve: CostCurve) -> Table:
+    taken = {"cache, in this process": asking["engine_us"], "cache, as a service": asking["rpc_us"]}
+    if worker := asking["draft_worker"]:
+        taken |= {"draft worker, one token": worker["question"], "... without computation": worker["around"]}
+    rows = [
+        (name, f"{us['p50']:.0f} us", f"{us['p99']:.0f} us", f"{_steps(us, curve):.1%}")
+        for name, us in taken.items()
+        if us is not None
+    ]
+    return plain_table(("queries", "p50", "p99", "of a plain step"), rows)
+
+
+def _query_conclusion(asking: Results, here_ms: float) -> str:
+    text, from_ms = "", asking["hardly_noticed_from_ms"]
+    if from_ms is not None:
+        text = (
+            f"\nA query in every step is negligible ({_NEGLIGIBLE:.0%}) for steps of {from_ms:.2g} ms and"
+            f" more; those of this target take {here_ms:.2g} ms"
+        )
+        text += "." if here_ms >= from_ms else ": use the cache in the same process."
+    return "\n".join([text, *(f"Not measured: {each}" for each in asking["failures"])]) + "\n"
+
+
+def _conclusion(found: Results, curve: CostCurve) -> str:
+    paying = break_even_acceptance(curve)
+    if paying is None:
+        text = "Drafting does not pay here at any acceptance."
+    else:
+        text = (
+            f"Drafts from stored outputs pay from an acceptance of about {paying:.0%}; "
+            f"the speedup with every token accepted is {found['prospects'][-1]['speedup']:.1f}."
+        )
+    if found["draft_cost"] is not None:
+        text += f" A token of {found['draft']} costs {found['draft_cost']:.2f} of a plain step: "
+        paying = break_even_acceptance(curve, token_cost=found["draft_cost"])
+        text += "it does not pay at any acceptance." if paying is None else f"it pays from {paying:.0%}."
+    return f"\n{text}\n"
+
+
+def write_plot(path: Path, found: Results, curve: CostCurve) -> None:
     """Write the curve, and the best speedup by acceptance, as an SVG.
 
     Raises:
         StoreError: the file cannot be written.
     """
-    widths = range(1, found.curve.max_width + 1)
+    widths = range(1, curve.max_width + 1)
     shares = [i / 100 for i in range(0, 101, 2)]
-    possible = speedup_estimates(found.curve, shares, draft_cost=found.draft_cost)
+    possible = speedup_estimates(curve, shares, draft_cost=found["draft_cost"])
+    speedups = [(each.acceptance * curve.max_width, each.speedup) for each in possible]
     series = [
-        Series("cost of a step by tokens", [(w, found.curve.costs[w]) for w in widths], 0),
+        Series("cost of a step by tokens", [(w, curve.costs[w]) for w in widths], 0),
         Series("as many plain steps", [(w, float(w)) for w in widths], 1, dashed=True),
-        Series(
-            "best speedup, by the share accepted (x: % of the width)",
-            [(p.acceptance * found.curve.max_width, p.speedup) for p in possible],
-            2,
-        ),
+        Series("best speedup, by the share accepted (x: % of the width)", speedups, 2),
     ]
-    chart = Chart(
-        f"Cost of steps: {found.model}, {found.threads} threads",
-        "",
-        "tokens in a step",
-        "plain steps",
-        series,
-    )
+    title = f"Cost of steps: {found['model']}, {found['threads']} threads"
+    chart = Chart(title, "", "tokens in a step", "plain steps", series)
     try:
         path.write_text(svg_file(chart), encoding="utf-8")
     except OSError as error:

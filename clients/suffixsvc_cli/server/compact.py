@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["compact"]
+from suffixsvc_cli.base.options import AsJson
 
 
 def compact(
@@ -17,14 +17,14 @@ def compact(
     check: Annotated[
         bool, typer.Option("--check", help="Verify all segments against the log afterwards.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Move all outputs of a data folder into sealed segments, as few as possible.
 
     For caches built offline, which open faster afterwards, and to remove forgotten outputs from segment
     files. A running service seals and merges in the background.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
     from suffixsvc import SuffixCache
     from suffixsvc.errors import InvalidConfigError
@@ -32,8 +32,7 @@ def compact(
 
     if not (data / "data.mdb").is_file():
         raise InvalidConfigError("DATA must be a folder with a data.mdb", got=str(data))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with progress_bars(*columns) as bars:
+    with progress_bars(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()) as bars:
         bar = bars.add_task("opening", total=None)
 
         def show(title: str, done: int, total: int) -> None:

@@ -5,32 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from suffixsvc_cli.base.groups import verb_group
+from suffixsvc_cli.base.options import AsJson, Data, Server, require_one_store
 
 if TYPE_CHECKING:
     from suffixsvc import SuffixCache
     from suffixsvc.types import NamespaceRecord
     from suffixsvc_client import SuffixClient
 
-__all__ = ["app"]
 
-app = typer.Typer(
-    help="List and delete namespaces.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-Server = Annotated[str | None, typer.Option(help="Address of a running service: unix:PATH or HOST:PORT.")]
-Data = Annotated[Path | None, typer.Option(help="Alternatively: a data folder that no process has open.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-@app.command("list")
-def list_namespaces(
+def list_(
     prefix: Annotated[str, typer.Argument(help="Path whose subtree is listed.")] = "",
     server: Server = None,
     data: Data = None,
@@ -41,12 +29,12 @@ def list_namespaces(
     The bytes are those that count for limits, in log and index (docs/statistics.md).
     """
     with _backend(server, data) as backend:
-        found = [
-            each
+        wanted = [
+            record
             for record in backend.namespaces()
             if not prefix or record.path == prefix or record.path.startswith(prefix + "/")
-            for each in _described(backend, record)
         ]
+        found = [each for each in (_described(backend, record) for record in wanted) if each]
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -58,7 +46,6 @@ def list_namespaces(
         typer.echo(f"{each['path']}\t{each['tokenizer'] or '-'}\t{counts}")
 
 
-@app.command()
 def delete(
     path: Annotated[str, typer.Argument(help="Path of the namespace.")],
     server: Server = None,
@@ -80,31 +67,23 @@ def delete(
     typer.echo(plain if as_json else f"{outputs:,} outputs deleted")
 
 
-def _described(backend: SuffixClient | SuffixCache, record: NamespaceRecord) -> Iterator[dict[str, Any]]:
-    """A namespace with its counts; nothing if it was deleted in the meantime."""
+def _described(backend: SuffixClient | SuffixCache, record: NamespaceRecord) -> dict[str, Any] | None:
+    """A namespace with its counts; None if it was deleted in the meantime."""
     from suffixsvc.errors import UnknownNamespaceError
 
     try:
         stats = backend.namespace(record.path).stats()
     except UnknownNamespaceError:
-        return
-    yield {
-        "path": record.path,
-        "tokenizer": record.tokenizer,
-        "outputs": stats.outputs,
-        "tokens": stats.tokens,
-        "bytes": stats.held_bytes,
-    }
+        return None
+    counts = {"outputs": stats.outputs, "tokens": stats.tokens, "bytes": stats.held_bytes}
+    return {"path": record.path, "tokenizer": record.tokenizer, **counts}
 
 
 @contextmanager
-def _backend(server: str | None, data: Path | None) -> Iterator[SuffixClient | SuffixCache]:
+def _backend(server: Server, data: Data) -> Iterator[SuffixClient | SuffixCache]:
     from suffixsvc.errors import InvalidConfigError
 
-    if (server is None) == (data is None):
-        raise InvalidConfigError(
-            "one of --server and --data must be given", got="both" if server is not None else "none"
-        )
+    require_one_store(server, data)
     if server is not None:
         from suffixsvc_client import SuffixClient
 
@@ -117,3 +96,6 @@ def _backend(server: str | None, data: Path | None) -> Iterator[SuffixClient | S
         raise InvalidConfigError("--data must be a folder with a data.mdb", got=str(data))
     with SuffixCache(data, background=False) as cache:
         yield cache
+
+
+app = verb_group("List and delete namespaces.", list_, delete)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["CircuitBreaker"]
-
 
 class CircuitBreaker:
     """A circuit breaker without a clock: callers pass the time in seconds, monotonic. Thread-safe.

@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 
 from suffixsvc.errors import InvalidConfigError
 
-__all__ = ["ClientConfig"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
@@ -38,17 +36,13 @@ class ClientConfig:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name == "service_uid":
-                if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                    raise InvalidConfigError("service_uid must be a user id or None", got=repr(value))
-                continue
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if f.name == "direct":
-                if not isinstance(value, bool):
-                    raise InvalidConfigError("direct must be a bool", got=repr(value))
-                continue
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, (int, float))
-                or not (math.isfinite(value) and value > 0)
-            ):
-                raise InvalidConfigError(f"{f.name} must be a positive number", got=repr(value))
+                valid, condition = isinstance(value, bool), "a bool"
+            elif f.name == "service_uid":
+                valid = value is None or (number and isinstance(value, int) and value >= 0)
+                condition = "a user id or None"
+            else:
+                valid, condition = number and math.isfinite(value) and value > 0, "a positive number"
+            if not valid:
+                raise InvalidConfigError(f"{f.name} must be {condition}", got=repr(value))

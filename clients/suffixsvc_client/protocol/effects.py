@@ -3,79 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from google.protobuf import descriptor_pb2
 from google.protobuf.message import Message
 
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
-__all__ = [
-    "Background",
-    "Download",
-    "Effect",
-    "Exchange",
-    "Method",
-    "Pause",
-    "Post",
-    "Procedure",
-    "Unary",
-    "Upload",
-]
-
-Q = TypeVar("Q", bound=Message)
-R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Method(Generic[Q, R]):
-    """One method of suffixsvc.v1.SuffixCache: its name, request type and reply type."""
+class Method(NamedTuple):
+    """One method of suffixsvc.v1.SuffixCache: its name, request type, reply type and gRPC's kind of it."""
 
     name: str
-    request: type[Q]
-    reply: type[R]
+    request: type[Message]
+    reply: type[Message]
+    kind: str
 
 
-OPEN: Final = Method("OpenSession", pb.OpenSessionRequest, pb.OpenSessionReply)
-STEP: Final = Method("Step", pb.StepRequest, pb.StepReply)
-APPEND: Final = Method("AppendContext", pb.AppendContextRequest, pb.AppendContextReply)
-CLOSE: Final = Method("CloseSession", pb.CloseSessionRequest, pb.CloseSessionReply)
-ADD_OUTPUTS: Final = Method("AddOutputs", pb.AddOutputsRequest, pb.AddOutputsReply)
-EXPORT: Final = Method("ExportNgrams", pb.ExportNgramsRequest, pb.ExportNgramsReply)
-DELETE_NAMESPACE: Final = Method("DeleteNamespace", pb.DeleteNamespaceRequest, pb.DeleteNamespaceReply)
-FORGET: Final = Method("Forget", pb.ForgetRequest, pb.ForgetReply)
-NAMESPACES: Final = Method("ListNamespaces", pb.ListNamespacesRequest, pb.ListNamespacesReply)
-STATS: Final = Method("GetStats", pb.GetStatsRequest, pb.GetStatsReply)
-SERVER_INFO: Final = Method("GetServerInfo", pb.GetServerInfoRequest, pb.GetServerInfoReply)
+def _methods() -> dict[type[Message], Method]:
+    """The methods of the protocol by the type of their requests."""
+    service = descriptor_pb2.ServiceDescriptorProto()
+    pb.DESCRIPTOR.services_by_name["SuffixCache"].CopyToProto(service)
+    found = {}
+    for each in service.method:
+        request, reply = (getattr(pb, name.split(".")[-1]) for name in (each.input_type, each.output_type))
+        sides = ("stream" if many else "unary" for many in (each.client_streaming, each.server_streaming))
+        found[request] = Method(each.name, request, reply, "_".join(sides))
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class Unary:
-    """Call ``method``; the result is its reply, or a SuffixError is raised in the procedure."""
+METHODS: Final = _methods()
 
-    method: Method[Any, Any]
-    request: Message
+
+class Call(NamedTuple):
+    """Call the method of a request; the result is its reply, or a SuffixError is raised in the procedure.
+
+    Attributes:
+        request: the requests, at least one, for a client-streaming method.
+        take: receives every reply of a server-streaming method, which has no result.
+    """
+
+    request: Message | Sequence[Message]
     timeout_s: float
+    take: Callable[[Any], None] | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """Call a client-streaming method with these requests; the result is as for :class:`Unary`."""
-
-    method: Method[Any, Any]
-    requests: Sequence[Message]
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Download:
-    """Call a server-streaming method; every reply is passed to ``take``; there is no result."""
-
-    method: Method[Any, Any]
-    request: Message
-    take: Callable[[Any], None]
-    timeout_s: float
+    @property
+    def method(self) -> Method:
+        """The method."""
+        return METHODS[type(self.request if isinstance(self.request, Message) else self.request[0])]
 
 
 class Exchange(NamedTuple):
@@ -85,26 +62,23 @@ class Exchange(NamedTuple):
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+class Post(NamedTuple):
     """Send messages on the stream without waiting for the replies."""
 
     requests: list[pb.StreamRequest]
 
 
-@dataclass(frozen=True, slots=True)
-class Background:
+class Background(NamedTuple):
     """Run another procedure in the background; its errors do not reach this one."""
 
     procedure: Procedure[None]
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """Sleep."""
 
     seconds: float
 
 
-Effect = Unary | Upload | Download | Exchange | Post | Background | Pause
+Effect = Call | Exchange | Post | Background | Pause
 Procedure = Generator[Effect, Any, T]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import IO, Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from google.protobuf.message import Message
 
 from suffixsvc import wire
 from suffixsvc.errors import (
@@ -18,39 +20,16 @@ from suffixsvc.errors import (
     ServiceError,
     ServiceTimeoutError,
     ServiceUnavailableError,
-    SessionClosedError,
     SuffixError,
-    UnknownSessionError,
 )
-from suffixsvc.types import Draft, NewOutput, OutputId
+from suffixsvc.types import Draft, OutputId
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.protocol.breaker import CircuitBreaker
 from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.counters import Counters, EmptyReason
-from suffixsvc_client.protocol.effects import (
-    ADD_OUTPUTS,
-    APPEND,
-    CLOSE,
-    EXPORT,
-    OPEN,
-    SERVER_INFO,
-    STEP,
-    Background,
-    Download,
-    Exchange,
-    Pause,
-    Post,
-    Procedure,
-    Unary,
-    Upload,
-)
-from suffixsvc_client.protocol.exporting import ExportSink, ExportSummary
+from suffixsvc_client.protocol.effects import Background, Call, Exchange, Pause, Post, Procedure
 from suffixsvc_client.protocol.session_state import SessionState
-from suffixsvc_client.protocol.session_values import REFUSALS, CloseOptions, Phase, StepArgs, StepCall
-from suffixsvc_client.protocol.unary_calls import UnaryCall
-from suffixsvc_client.protocol.uploads import UNLIMITED, message_limits, upload_messages
-
-__all__ = ["Procedures"]
+from suffixsvc_client.protocol.session_values import LOST, REFUSALS, Phase, StepCall, mismatch
 
 log = logging.getLogger(__name__)
 
@@ -119,15 +98,15 @@ class Procedures:
             return  # recorded by breaker and state; a later step opens it again
 
     def _open(self, state: SessionState, timeout_s: float, *, again: bool) -> Procedure[None]:
-        plan = state.begin_opening()
-        if plan is None:
+        opening = state.begin_opening()
+        if opening is None:
             return
         accepted = False
         try:
-            reply = yield Unary(OPEN, plan.request, timeout_s)
+            reply = yield Call(opening, timeout_s)
             accepted = True
-            for request in state.replay_requests(plan, reply):
-                yield Unary(STEP if isinstance(request, pb.StepRequest) else APPEND, request, timeout_s)
+            for request in state.replay_requests(reply):
+                yield Call(request, timeout_s)
         except SuffixError as error:
             # a restarted service may be at its limit of live sessions for a while
             full = again and not accepted and isinstance(error, LimitExceededError)
@@ -137,14 +116,14 @@ class Procedures:
         except BaseException:  # a cancelled task or an interrupted thread
             state.on_open_failure(ServiceUnavailableError("opening was interrupted"), self._clock())
             raise
-        state.on_open(plan)
+        state.on_open()
         self._record_success()
         if again:
             self.counters.reopened()
 
     # ------------------------------------------------------------------------------------------- stepping
 
-    def steps(self, accepted: Sequence[tuple[SessionState, StepArgs]]) -> Procedure[list[Draft]]:
+    def steps(self, accepted: Sequence[tuple[SessionState, pb.StepRequest]]) -> Procedure[list[Draft]]:
         """Take one step of each session, in one message.
 
         Returns:
@@ -199,9 +178,15 @@ class Procedures:
         answers = iter(replies)
         lengths: list[int] = []
         for step, item in zip(sent, items, strict=True):
+            # the error of the messages sent before a step is the cause of the step's own
             earlier = _first_error([next(answers) for _ in step.call.preceding]) if preceding else None
-            draft = self._draft_of(step, item, earlier)
-            if draft is not None:
+            try:
+                draft = step.state.on_answer(step.call, item, earlier)
+            except SuffixError as error:
+                if isinstance(error, ProtocolError):
+                    self._record_failure(error)
+                self._step_failed(step, error)
+            else:
                 drafts[step.position] = draft
                 lengths.append(len(draft))
         self.counters.on_answers(lengths)
@@ -213,22 +198,6 @@ class Procedures:
         self._record_failure(error)
         for step in sent:
             self._step_failed(step, error)
-
-    def _draft_of(self, step: _SentStep, item: pb.StepItem, earlier: SuffixError | None) -> Draft | None:
-        """The draft of an answer; None if it is an error.
-
-        Args:
-            earlier: the error of the messages sent before the step, which is the cause of the step's own.
-        """
-        try:
-            if earlier is not None:
-                raise earlier
-            return step.state.on_answer(step.call, item)
-        except SuffixError as error:
-            if isinstance(error, ProtocolError):
-                self._record_failure(error)
-            self._step_failed(step, error)
-            return None
 
     def _step_failed(self, step: _SentStep, error: SuffixError) -> None:
         step.state.on_failure(step.call, error)
@@ -245,91 +214,60 @@ class Procedures:
 
     # ------------------------------------------------------------------------------------------- closing
 
-    def close(self, state: SessionState, options: CloseOptions) -> Procedure[OutputId | None]:
+    def close(self, state: SessionState, options: pb.CloseSessionRequest) -> Procedure[OutputId | None]:
         """End a session. Raises unless the service has acknowledged it; closing can be repeated."""
         for _ in range(CLOSE_ATTEMPTS):
             while state.phase is Phase.OPENING:
                 yield Pause(OPENING_POLL_S)
             if state.phase is Phase.CLOSED:
                 return state.output_id
-            if state.phase is Phase.REFUSED and options.commit and state.has_output:
+            if state.phase is Phase.REFUSED and not options.discard and state.has_output:
                 state.retry_refused()
             try:
                 if state.phase is Phase.UNOPENED:
                     yield from self._open_to_close(state, options)
                 if state.phase in (Phase.LIVE, Phase.REFUSED):
                     return (yield from self._close_known(state, options))
-            except (UnknownSessionError, SessionClosedError) as error:
+            except LOST as error:
                 state.mark_lost(error)
-                if not options.commit:
+                if options.discard:
                     state.on_close(None)
         raise ServiceUnavailableError("the service lost the session after every attempt to open it")
 
-    def _open_to_close(self, state: SessionState, options: CloseOptions) -> Procedure[None]:
+    def _open_to_close(self, state: SessionState, options: pb.CloseSessionRequest) -> Procedure[None]:
         """Prepare to close a session that is not live on the service: open it again to commit its output, or
         discard an incomplete output that it may have left. If the service cannot be reached, a discard
         succeeds, and logs that it may not have taken effect."""
-        if options.commit and state.has_output:
+        if not options.discard and state.has_output:
             yield from self._open(state, self.config.call_timeout_s, again=True)
             return
-        if state.known_to_service:
+        if state.session_id:
             try:
-                yield Unary(
-                    CLOSE, state.close_request(CloseOptions(commit=False)), self.config.call_timeout_s
-                )
+                yield self.call(state.close_request(pb.CloseSessionRequest(discard=True)))
             except ServiceError as error:
                 if state.has_output:
                     log.warning(_DISCARD_NOT_ANSWERED, state.session_id, state.namespace, error)
         state.on_close(None)
 
-    def _close_known(self, state: SessionState, options: CloseOptions) -> Procedure[OutputId | None]:
-        timeout = self.config.call_timeout_s
-        if not state.known_to_service:
+    def _close_known(
+        self, state: SessionState, options: pb.CloseSessionRequest
+    ) -> Procedure[OutputId | None]:
+        if not state.session_id:
             state.on_close(None)
             return None
-        if options.commit:
+        if not options.discard:
             for request in state.flush_requests():
-                flushed = yield Unary(
-                    STEP if isinstance(request, pb.StepRequest) else APPEND, request, timeout
-                )
-                state.on_flush(flushed)
-        reply = yield Unary(CLOSE, state.close_request(options), timeout)
+                state.on_flush((yield self.call(request)))
+        reply = yield self.call(state.close_request(options))
         output_id = reply.output_id if reply.HasField("output_id") else None
         state.on_close(output_id)
         return output_id
 
-    # ---------------------------------------------------------------------------------------------- bulk
+    # ------------------------------------------------------------------------------------------- helpers
 
-    def add_outputs(
-        self, namespace: str, tokenizer: str | None, outputs: Sequence[NewOutput]
-    ) -> Procedure[list[OutputId]]:
-        """Store outputs; returns their ids, in order, once they are durable."""
-        limits = UNLIMITED
-        if len(outputs) > 1:  # a single output is a single message, whatever the limits
-            info = yield Unary(SERVER_INFO, pb.GetServerInfoRequest(), self.config.call_timeout_s)
-            limits = message_limits(info)
-        requests = list(upload_messages(namespace, tokenizer or "", outputs, limits))
-        reply = yield Upload(ADD_OUTPUTS, requests, self.config.call_timeout_s)
-        if len(reply.output_ids) != len(outputs):
-            raise ProtocolError(
-                "a reply does not match its request",
-                expected=f"{len(outputs)} output ids",
-                got=len(reply.output_ids),
-            )
-        return list(reply.output_ids)
-
-    def export(
-        self, request: pb.ExportNgramsRequest, sinks: Sequence[IO[bytes]], timeout_s: float
-    ) -> Procedure[ExportSummary]:
-        """Count n-grams and write them to ``sinks``."""
-        sink = ExportSink(sinks)
-        yield Download(EXPORT, request, sink.take, timeout_s)
-        return sink.summary()
-
-    def call(self, call: UnaryCall) -> Procedure[Any]:
-        """Make a unary call and return its reply; errors are raised."""
-        method, request = call
-        return (yield Unary(method, request, self.config.call_timeout_s))
+    def call(self, request: Message | Sequence[Message]) -> Call:
+        """A call with the timeout of calls."""
+        return Call(request, self.config.call_timeout_s)
 
     def _record_failure(self, error: SuffixError) -> None:
         """Update the breaker: a ServiceError is a failure; any other error is an answer, and so a success."""
@@ -359,7 +297,7 @@ def _batch_items(replies: Sequence[pb.StreamReply], count: int) -> Sequence[pb.S
         raise wire.error_from_detail(answer.error)
     items: Sequence[pb.StepItem] = answer.steps.items
     if len(items) != count:
-        raise ProtocolError("a reply does not match its batch", expected=f"{count} items", got=len(items))
+        raise mismatch(f"{count} items", len(items))
     return items
 
 
@@ -380,6 +318,6 @@ def _reason(error: SuffixError) -> EmptyReason:
         return EmptyReason.PROTOCOL
     if isinstance(error, ServiceError):
         return EmptyReason.UNAVAILABLE
-    if isinstance(error, (UnknownSessionError, SessionClosedError)):
+    if isinstance(error, LOST):
         return EmptyReason.SESSION_LOST
     return EmptyReason.REFUSED if isinstance(error, REFUSALS) else EmptyReason.ERROR

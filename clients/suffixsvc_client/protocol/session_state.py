@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from suffixsvc import wire
 from suffixsvc.config import validate_labels, validate_namespace, validate_reads
@@ -19,7 +20,6 @@ from suffixsvc.errors import (
     AppendConflict,
     AppendError,
     AppendGap,
-    ProtocolError,
     SessionClosedError,
     StepSequenceError,
     SuffixError,
@@ -27,20 +27,12 @@ from suffixsvc.errors import (
 )
 from suffixsvc.types import Draft, Labels, OutputId, TokenIds, Verified, VerifyCost
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc.values import as_token_array
-from suffixsvc_client.protocol.costs import CostEncoder
-from suffixsvc_client.protocol.session_values import (
-    REFUSALS,
-    CloseOptions,
-    OpeningPlan,
-    Phase,
-    StepArgs,
-    StepCall,
-    draft_width,
-)
+from suffixsvc.v1 import types_pb2
+from suffixsvc.values import MAX_TOKEN_ID, as_int, as_token_array
+from suffixsvc_client.protocol.session_values import LOST, REFUSALS, Phase, StepCall, mismatch
 from suffixsvc_client.protocol.token_log import Piece, TokenLog
 
-__all__ = ["SessionState"]
+StepOrAppend: TypeAlias = pb.StepRequest | pb.AppendContextRequest
 
 #: feedback for a step whose draft never reached its caller, who decoded plainly
 NOTHING_VERIFIED = pb.Verified(width=1, accepted=0)
@@ -52,29 +44,32 @@ class SessionState:
     def __init__(
         self,
         namespace: str,
-        tokenizer: str | None,
+        tokenizer: str,
         prompt: TokenIds,
         output: TokenIds | None = None,
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
     ) -> None:
         self._lock = threading.RLock()
-        self._namespace = validate_namespace(namespace)
-        self._tokenizer = tokenizer or ""
+        self.namespace = namespace
+        self._tokenizer = tokenizer
         self._labels = validate_labels(labels)
         self._reads = [validate_namespace(path) for path in validate_reads(reads)]
         self._tokens = TokenLog(as_token_array(prompt, "prompt_token_ids"))
         if output is not None:
             self._tokens.append(as_token_array(output, "output_token_ids"), output=True)
-        self._session_id = ""
+        #: chosen when the session is first opened; empty before, and after the service lost it
+        self.session_id = ""
         self._seq = 0
         self._acked = 0  # everything before this position is acknowledged
         self._sent = 0  # everything before this position is sent; >= _acked
         #: acknowledged length when a committing close was last sent
         self._closing_at: int | None = None
-        self._acked_cost = b""
-        self._costs = CostEncoder()
+        #: of the last step that the service answered
+        self._acked_cost: types_pb2.VerifyCost | None = None
         self._last_draft_lost = False
+        #: length of the session when the attempt to open it began
+        self._opening_end = 0
         self.phase = Phase.UNOPENED
         #: whether the service has ever opened it
         self.was_live = False
@@ -87,16 +82,6 @@ class SessionState:
         return len(self._tokens)
 
     @property
-    def namespace(self) -> str:
-        """Path of the session's namespace."""
-        return self._namespace
-
-    @property
-    def session_id(self) -> str:
-        """The id, chosen when the session is first opened; empty before."""
-        return self._session_id
-
-    @property
     def has_output(self) -> bool:
         """Whether the model has written any tokens."""
         return self._tokens.has_output
@@ -106,53 +91,49 @@ class SessionState:
     def record_step(
         self,
         new_token_ids: TokenIds,
-        max_draft_tokens: int,
-        verify_cost: VerifyCost,
-        tree: bool | str,
-        at: int | None,
-        verified: Verified | tuple[int, int, int] | None,
-    ) -> StepArgs:
-        """Check a step and record its tokens, which cannot be lost from then on.
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+        at: int | None = None,
+        verified: Verified | tuple[int, int, int] | None = None,
+    ) -> pb.StepRequest:
+        """Check a step and record its tokens, which cannot be lost from then on; its other arguments.
 
         Raises:
             InvalidInputError, AppendError, SessionClosedError: an argument is wrong; nothing was recorded.
         """
         self._require_open()
         tokens = as_token_array(new_token_ids, "new_token_ids")
-        width = draft_width(max_draft_tokens)
+        width = min(as_int("max_draft_tokens", max_draft_tokens, 0), MAX_TOKEN_ID)
         mode = pb.TREE_MODE_CHAIN if tree is False else wire.tree_to_proto(tree)
         feedback = None if verified is None else wire.verified_to_proto(verified)
+        cost = wire.cost_to_proto(verify_cost)
         with self._lock:
-            cost = self._costs.encode(verify_cost)
             self._tokens.append(self._tokens.new_part(tokens, at), output=True)
-        return StepArgs(width, cost, mode, feedback)
+        return pb.StepRequest(max_draft_tokens=width, verify_cost=cost, tree=mode, verified=feedback)
 
-    def step_call(self, args: StepArgs, batch: pb.StepBatch) -> StepCall:
+    def step_call(self, arguments: pb.StepRequest, batch: pb.StepBatch) -> StepCall:
         """Add a step of a live session to a batch, with all tokens that are not sent yet."""
         with self._lock:
             preceding, at, data = self._unsent_step()
-            seq = self._next_seq()
-            end = len(self._tokens)
-            batch.items.add(
-                session_id=self._session_id,
-                seq=seq,
+            lost = NOTHING_VERIFIED if self._last_draft_lost else None
+            cost = arguments.verify_cost
+            request = batch.items.add(
+                session_id=self.session_id,
+                seq=self._next_seq(),
                 new_token_ids=data,
                 at=at,
-                max_draft_tokens=args.max_draft_tokens,
-                verify_cost=None if args.cost.data == self._acked_cost else args.cost.message,
-                tree=args.tree,
-                verified=args.verified or (NOTHING_VERIFIED if self._last_draft_lost else None),
+                max_draft_tokens=arguments.max_draft_tokens,
+                verify_cost=None if cost == self._acked_cost else cost,
+                tree=arguments.tree,
+                verified=arguments.verified if arguments.HasField("verified") else lost,
             )
-            from_acknowledged = self._sent == self._acked
+            from_acknowledged, end = self._sent == self._acked, len(self._tokens)
             self._sent = end
-            width = args.max_draft_tokens
-            return StepCall(preceding, self._session_id, seq, from_acknowledged, end, args.cost.data, width)
+            return StepCall(arguments, request, preceding, from_acknowledged, end)
 
     def _unsent_step(self) -> tuple[Sequence[pb.StreamRequest], int, bytes]:
         """Unsent tokens: messages for those that cannot be part of a step, then its position and tokens."""
-        data = self._tokens.last_output(self._sent)
-        if data is not None:
-            return (), self._sent, data
         pieces = list(self._tokens.pieces(self._sent, len(self._tokens)))
         last = pieces.pop() if pieces and pieces[-1].output else None
         preceding = [self._stream_request(piece) for piece in pieces]
@@ -160,28 +141,25 @@ class SessionState:
             return preceding, len(self._tokens), b""
         return preceding, last.at, wire.pack_tokens(last.tokens)
 
-    def on_answer(self, call: StepCall, item: pb.StepItem) -> Draft:
-        """Return the draft of a step's answer. Raise ProtocolError or the service's error."""
+    def on_answer(self, call: StepCall, item: pb.StepItem, earlier: SuffixError | None) -> Draft:
+        """Return the draft of a step's answer. Raise ProtocolError, ``earlier`` or the service's error."""
+        if earlier is not None:
+            raise earlier
         if item.HasField("error"):
             raise wire.error_from_detail(item.error.error)
-        reply = item.reply
-        if reply.seq != call.seq or reply.length != call.end or reply.session_id != call.session_id:
-            raise ProtocolError(
-                "a reply does not match its step",
-                expected=f"session {call.session_id}, step {call.seq}, length {call.end}",
-                got=f"session {reply.session_id}, step {reply.seq}, length {reply.length}",
+        reply, sent, most = item.reply, call.request, call.arguments.max_draft_tokens
+        if reply.seq != sent.seq or reply.length != call.end or reply.session_id != sent.session_id:
+            raise mismatch(
+                f"session {sent.session_id}, step {sent.seq}, length {call.end}",
+                f"session {reply.session_id}, step {reply.seq}, length {reply.length}",
             )
         draft = wire.draft_from_proto(reply.draft)
-        if len(draft) > call.max_draft_tokens:
-            raise ProtocolError(
-                "a draft is longer than requested",
-                expected=f"at most {call.max_draft_tokens} tokens",
-                got=len(draft),
-            )
+        if len(draft) > most:
+            raise mismatch(f"a draft of at most {most} tokens", len(draft))
         with self._lock:
-            if call.session_id == self._session_id:
+            if sent.session_id == self.session_id:
                 self._acked = max(self._acked, call.end)
-                self._acked_cost = call.cost
+                self._acked_cost = call.arguments.verify_cost
             self._last_draft_lost = False
         return draft
 
@@ -189,16 +167,16 @@ class SessionState:
         """Process a step's error: choose the position from which the next step sends."""
         with self._lock:
             self._last_draft_lost = True
-            if self.phase is not Phase.LIVE or call.session_id != self._session_id:
+            if self.phase is not Phase.LIVE or call.request.session_id != self.session_id:
                 return
             # A lost message leaves a gap. Any other gap or conflict means that the service's text differs.
             diverged = isinstance(error, (AppendConflict, StepSequenceError)) or (
                 isinstance(error, AppendGap) and call.from_acknowledged
             )
-            if isinstance(error, (UnknownSessionError, SessionClosedError)) or diverged:
+            if isinstance(error, LOST) or diverged:
                 self._reset_service_state(error)
             elif isinstance(error, REFUSALS):
-                self._refuse(error)
+                self.phase, self.refusal = Phase.REFUSED, error
             else:
                 self._sent = self._acked
 
@@ -233,7 +211,7 @@ class SessionState:
 
     # ------------------------------------------------------------------------------------------- opening
 
-    def begin_opening(self) -> OpeningPlan | None:
+    def begin_opening(self) -> pb.OpenSessionRequest | None:
         """Start an attempt to open; None unless the session is UNOPENED.
 
         The id stays the same until an attempt succeeds, so that retries are idempotent.
@@ -242,40 +220,35 @@ class SessionState:
             if self.phase is not Phase.UNOPENED:
                 return None
             self.phase = Phase.OPENING
-            self._session_id = self._session_id or str(uuid.uuid4())
+            self.session_id = self.session_id or str(uuid.uuid4())
             prompt = len(self._tokens.prompt)
             first = next(self._tokens.pieces(prompt, len(self._tokens)), None)
             output = first if first is not None and first.output else None
-            request = pb.OpenSessionRequest(
-                namespace=self._namespace,
+            self._opening_end = len(self._tokens)
+            return pb.OpenSessionRequest(
+                namespace=self.namespace,
                 tokenizer=self._tokenizer,
                 prompt_token_ids=wire.pack_tokens(self._tokens.prompt),
                 output_token_ids=wire.pack_tokens(output.tokens) if output else b"",
                 labels=self._labels,
                 reads=self._reads,
-                session_id=self._session_id,
+                session_id=self.session_id,
             )
-            return OpeningPlan(request, len(self._tokens))
 
-    def replay_requests(
-        self, plan: OpeningPlan, reply: pb.OpenSessionReply
-    ) -> list[pb.StepRequest | pb.AppendContextRequest]:
+    def replay_requests(self, reply: pb.OpenSessionReply) -> list[StepOrAppend]:
         """Requests for the tokens that the service's session lacks, in order. Raises ProtocolError."""
-        if reply.session_id != plan.request.session_id or not 0 <= reply.length <= plan.end:
-            raise ProtocolError(
-                "an answer does not belong to its request",
-                expected=f"session {plan.request.session_id}, length <= {plan.end}",
-                got=f"session {reply.session_id}, length {reply.length}",
-            )
+        _require_match(reply, self.session_id, self._opening_end)
         with self._lock:
-            return [self._unary_request(piece) for piece in self._tokens.pieces(reply.length, plan.end)]
+            return [
+                self._unary_request(piece) for piece in self._tokens.pieces(reply.length, self._opening_end)
+            ]
 
-    def on_open(self, plan: OpeningPlan) -> None:
-        """Record that an attempt has succeeded, with all tokens up to the plan's end."""
+    def on_open(self) -> None:
+        """Record that an attempt has succeeded, with all tokens that there were when it began."""
         with self._lock:
             self.phase, self.refusal, self.was_live = Phase.LIVE, None, True
-            self._acked = self._sent = plan.end
-            self._acked_cost = b""
+            self._acked = self._sent = self._opening_end
+            self._acked_cost = None
 
     def on_open_failure(self, error: SuffixError, retry_at: float, *, transient: bool = False) -> None:
         """Record a failed attempt; the next one is due at ``retry_at``, unless the session is refused.
@@ -290,9 +263,9 @@ class SessionState:
             if transient and self.refusal is None:
                 return
             if isinstance(error, (SessionClosedError, AppendError, StepSequenceError)):
-                self._session_id = ""
+                self.session_id = ""
             elif isinstance(error, REFUSALS):
-                self._refuse(error)
+                self.phase, self.refusal = Phase.REFUSED, error
 
     def retry_refused(self) -> None:
         """Allow one more attempt to open a refused session, because its output would be lost."""
@@ -302,7 +275,7 @@ class SessionState:
 
     # ------------------------------------------------------------------------------------------- closing
 
-    def flush_requests(self) -> list[pb.StepRequest | pb.AppendContextRequest]:
+    def flush_requests(self) -> list[StepOrAppend]:
         """Requests for all unacknowledged tokens, as unary calls."""
         with self._lock:
             return [self._unary_request(p) for p in self._tokens.pieces(self._acked, len(self._tokens))]
@@ -310,30 +283,16 @@ class SessionState:
     def on_flush(self, reply: pb.StepReply | pb.AppendContextReply) -> None:
         """Process the reply to one of these calls. ProtocolError: it does not match the session."""
         with self._lock:
-            if reply.session_id != self._session_id or not 0 <= reply.length <= len(self._tokens):
-                raise ProtocolError(
-                    "a reply does not match its request",
-                    expected=f"session {self._session_id}, length <= {len(self._tokens)}",
-                    got=f"session {reply.session_id}, length {reply.length}",
-                )
+            _require_match(reply, self.session_id, len(self._tokens))
             self._acked = max(self._acked, reply.length)
             self._sent = max(self._sent, self._acked)
 
-    def close_request(self, options: CloseOptions) -> pb.CloseSessionRequest:
+    def close_request(self, options: pb.CloseSessionRequest) -> pb.CloseSessionRequest:
         """The request that ends the session."""
-        if options.commit:
+        if not options.discard:
             self._closing_at = self._acked
-        return pb.CloseSessionRequest(
-            session_id=self._session_id,
-            discard=not options.commit,
-            incomplete=options.incomplete,
-            no_wait=not options.wait,
-        )
-
-    @property
-    def known_to_service(self) -> bool:
-        """Whether the service may hold a session of this id."""
-        return bool(self._session_id)
+        options.session_id = self.session_id
+        return options
 
     def mark_lost(self, error: SuffixError) -> None:
         """Record that the service does not hold this session (``error``): it has to be opened again."""
@@ -354,9 +313,6 @@ class SessionState:
                 "the session is closed", expected="an open session", remedy="Open a new session."
             )
 
-    def _refuse(self, error: SuffixError) -> None:
-        self.phase, self.refusal = Phase.REFUSED, error
-
     def _reset_service_state(self, error: SuffixError) -> None:
         """Forget what the service acknowledged.
 
@@ -367,7 +323,7 @@ class SessionState:
             return  # the close is repeated, and answered with the same output id
         self.phase = Phase.UNOPENED
         if not isinstance(error, UnknownSessionError):
-            self._session_id = ""
+            self.session_id = ""
         self._acked = self._sent = 0
         self._closing_at = None
 
@@ -375,14 +331,22 @@ class SessionState:
         self._seq += 1
         return self._seq
 
-    def _unary_request(self, piece: Piece) -> pb.StepRequest | pb.AppendContextRequest:
-        data, seq = wire.pack_tokens(piece.tokens), self._next_seq()
+    def _unary_request(self, piece: Piece) -> StepOrAppend:
+        session_id, seq, data = self.session_id, self._next_seq(), wire.pack_tokens(piece.tokens)
         if piece.output:
-            return pb.StepRequest(session_id=self._session_id, seq=seq, new_token_ids=data, at=piece.at)
-        return pb.AppendContextRequest(session_id=self._session_id, seq=seq, token_ids=data, at=piece.at)
+            return pb.StepRequest(session_id=session_id, seq=seq, new_token_ids=data, at=piece.at)
+        return pb.AppendContextRequest(session_id=session_id, seq=seq, token_ids=data, at=piece.at)
 
     def _stream_request(self, piece: Piece) -> pb.StreamRequest:
         request = self._unary_request(piece)
         if isinstance(request, pb.StepRequest):
             return pb.StreamRequest(steps=pb.StepBatch(items=[request]))
         return pb.StreamRequest(append_context=request)
+
+
+def _require_match(
+    reply: pb.OpenSessionReply | pb.StepReply | pb.AppendContextReply, session_id: str, most: int
+) -> None:
+    if reply.session_id != session_id or not 0 <= reply.length <= most:
+        expected, got = f"session {session_id}, length <= {most}", f"length {reply.length}"
+        raise mismatch(expected, f"session {reply.session_id}, {got}")

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from suffixsvc.errors import (
     InvalidInputError,
     LimitExceededError,
+    ProtocolError,
+    SessionClosedError,
     TokenizerMismatchError,
     UnknownNamespaceError,
+    UnknownSessionError,
 )
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc.values import MAX_TOKEN_ID, as_draft_length
-from suffixsvc_client.protocol.costs import EncodedCost
-
-__all__ = ["REFUSALS", "CloseOptions", "OpeningPlan", "Phase", "StepArgs", "StepCall", "draft_width"]
 
 #: errors after which this session is not served; all others may be transient. While a session is opened again
 #: a LimitExceededError may be transient too: it may be the limit on live sessions (``on_open_failure``)
 REFUSALS = (InvalidInputError, TokenizerMismatchError, UnknownNamespaceError, LimitExceededError)
+
+#: errors of a session that the service does not hold
+LOST = (UnknownSessionError, SessionClosedError)
 
 
 class Phase(enum.Enum):
@@ -34,46 +35,19 @@ class Phase(enum.Enum):
     CLOSED = enum.auto()
 
 
-class StepArgs(NamedTuple):
-    """The checked arguments of one step, whose tokens are in the token log already."""
-
-    max_draft_tokens: int
-    cost: EncodedCost
-    tree: pb.TreeMode
-    verified: pb.Verified | None
-
-
 class StepCall(NamedTuple):
-    """One step in flight: its address, and what its answer acknowledges."""
+    """One step in flight, and what its answer acknowledges."""
 
+    #: the arguments that its caller gave
+    arguments: pb.StepRequest
+    request: pb.StepRequest
     #: messages that are sent before the step: tokens that cannot be part of it
     preceding: Sequence[pb.StreamRequest]
-    session_id: str
-    seq: int
     #: all tokens before its first one are acknowledged, so that a gap cannot be due to a lost message
     from_acknowledged: bool
     end: int
-    cost: bytes
-    max_draft_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class CloseOptions:
-    """How to end a session; see the embedded engine's ``Session.close``."""
-
-    commit: bool = True
-    incomplete: bool = False
-    wait: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class OpeningPlan:
-    """One attempt to open a session: the request, and the length of the session after it."""
-
-    request: pb.OpenSessionRequest
-    end: int
-
-
-def draft_width(max_draft_tokens: int) -> int:
-    """A checked ``max_draft_tokens`` that fits its message field. Raises InvalidInputError."""
-    return min(as_draft_length(max_draft_tokens), MAX_TOKEN_ID)
+def mismatch(expected: str, got: object) -> ProtocolError:
+    """The error for a reply that does not belong to its request."""
+    return ProtocolError("a reply does not match its request", expected=expected, got=got)

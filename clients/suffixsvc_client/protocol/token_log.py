@@ -8,32 +8,24 @@ position  0        5          12      15         20
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from suffixsvc import wire
-from suffixsvc.errors import AppendConflict, AppendGap, InvalidInputError
+from suffixsvc.errors import AppendConflict, AppendGap
 from suffixsvc.types import TokenArray
-
-__all__ = ["Piece", "TokenLog"]
+from suffixsvc.values import as_int
 
 #: most tokens of one message: far below any usual message size limit
 CHUNK_TOKENS = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Tokens of one kind (context or output), int32[n]; the first one is at position ``at``."""
 
     output: bool
     at: int
     tokens: TokenArray
-
-    @property
-    def end(self) -> int:
-        """Position after the last token."""
-        return self.at + len(self.tokens)
 
 
 class TokenLog:
@@ -66,9 +58,7 @@ class TokenLog:
         """
         if at is None:
             return tokens
-        if isinstance(at, bool) or not isinstance(at, (int, np.integer)) or at < 0:
-            raise InvalidInputError("at must be a position", expected="an int >= 0", got=repr(at)[:80])
-        at = int(at)  # sums of small numpy integers overflow
+        at = as_int("at", at, 0)  # also because sums of small numpy integers overflow
         if at > self._length:
             raise AppendGap(expected=self._length, got=at)
         if at == self._length:
@@ -95,27 +85,18 @@ class TokenLog:
         self._tokens[self._length : end] = tokens
         self._length = end
 
-    def last_output(self, start: int) -> bytes | None:
-        """The tokens from ``start`` to the end, packed for the wire.
-
-        Returns:
-            None unless they are output of one run and fit one message, as in almost every decode step; then
-            :meth:`pieces` is needed.
-        """
-        run_start, output = self._runs[-1]
-        if output and run_start <= start and self._length - start <= CHUNK_TOKENS:
-            return wire.pack_tokens(self._tokens[start : self._length])
-        return None
-
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """The tokens of ``start .. end`` in pieces of one kind that fit a message."""
+        """The tokens of ``start .. end`` in pieces of one kind that fit a message.
+
+        The pieces are views: tokens that are in the log do not change.
+        """
         run_start, output = self._runs[-1]
         end = min(end, self._length)
         if start >= run_start and 0 < end - start <= CHUNK_TOKENS:  # the common case of a decode step
-            yield Piece(output, start, self._tokens[start:end].copy())
+            yield Piece(output, start, self._tokens[start:end])
             return
         bounds = [*(run_start for run_start, _ in self._runs[1:]), self._length]
         for (run_start, output), run_end in zip(self._runs, bounds, strict=True):
             low, high = max(start, run_start), min(end, run_end)
             for at in range(low, high, CHUNK_TOKENS):
-                yield Piece(output, at, self._tokens[at : min(high, at + CHUNK_TOKENS)].copy())
+                yield Piece(output, at, self._tokens[at : min(high, at + CHUNK_TOKENS)])

@@ -10,8 +10,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from suffixsvc import wire
@@ -19,10 +19,7 @@ from suffixsvc.errors import ProtocolError, SuffixError
 from suffixsvc.frames import GREETING, FrameBuffer, frame
 from suffixsvc.transport.peer_credentials import ExpectedPeer, require_trusted_peer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc_client.transport.forks import Forks
-from suffixsvc_client.transport.interface import parse
-
-__all__ = ["Connection", "ConnectionClosedError"]
+from suffixsvc_client.transport.interface import Forks, parse
 
 _READ_BYTES: Final = 1 << 16
 #: requests that are sent before their replies are read; more could fill both socket buffers: a deadlock
@@ -99,12 +96,12 @@ class Connection:
         if not self._in_use.acquire(timeout=_remaining(deadline)):  # of another thread's wait
             raise TimeoutError
         try:
-            replies: list[pb.StreamReply] = []
-            for at in range(0, len(requests), _MAX_IN_FLIGHT):
-                ids = self._send(requests[at : at + _MAX_IN_FLIGHT], deadline, first=at == 0)
-                for expected in ids:
-                    replies.append(self._receive(expected, deadline))
-            return replies
+            with self._broken_by_errors():
+                replies: list[pb.StreamReply] = []
+                for at in range(0, len(requests), _MAX_IN_FLIGHT):
+                    ids = self._send(requests[at : at + _MAX_IN_FLIGHT], deadline, first=at == 0)
+                    replies += [self._receive(expected, deadline) for expected in ids]
+                return replies
         finally:
             self._in_use.release()
 
@@ -113,13 +110,10 @@ class Connection:
         if not self._in_use.acquire(blocking=False):
             return False
         try:
-            return self._drain() and self._post(requests)
+            with self._broken_by_errors():
+                return self._drain() and self._post(requests)
         except (OSError, SuffixError):
-            self._shut_down()
             return False
-        except BaseException:  # a part may have been sent
-            self._shut_down()
-            raise
         finally:
             self._in_use.release()
 
@@ -128,40 +122,35 @@ class Connection:
         if not self._in_use.acquire(blocking=False):
             return True  # another thread reads
         try:
-            return self._drain()
+            with self._broken_by_errors():
+                return self._drain()
         finally:
             self._in_use.release()
 
-    def all_acknowledged(self) -> bool:
-        """Whether all posted requests are answered, without waiting. May be called from any thread."""
-        if not self._in_use.acquire(blocking=False):
+    def acknowledged(self, deadline: float = 0.0) -> bool:
+        """Whether all posted requests are answered, after waiting until the deadline. For any thread."""
+        if not self._in_use.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return False
         try:
-            if self.usable and self._posted and self._drain():
-                self._discard_buffered()
-        except SuffixError:
-            self._shut_down()
+            with self._broken_by_errors():
+                while self.usable and self._posted:
+                    self._discard(self._next_reply(deadline), self._sent + 1)
+        except (OSError, SuffixError):  # broken, or the time is over
+            pass
         finally:
             self._in_use.release()
         return not self.usable or not self._posted
 
-    def wait_until_acknowledged(self, deadline: float) -> None:
-        """Wait until all posted requests are answered, or the deadline. May be called from any thread."""
-        if not self._in_use.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return
+    @contextmanager
+    def _broken_by_errors(self) -> Iterator[None]:
+        """Any error of the block but a timeout breaks the connection: a part may be sent or received."""
         try:
-            while self._posted:
-                self._discard(self._next_reply(deadline), self._sent + 1)
-                _remaining(deadline)
+            yield
         except TimeoutError:
-            return
-        except (OSError, SuffixError):
-            self._shut_down()
+            raise
         except BaseException:
             self._shut_down()
             raise
-        finally:
-            self._in_use.release()
 
     def close(self) -> None:
         """Close the connection; a waiting thread receives an error. Idempotent.
@@ -182,8 +171,8 @@ class Connection:
     def _send(self, requests: Sequence[pb.StreamRequest], deadline: float, *, first: bool) -> range:
         """Send requests; their ids."""
         ids, data = self._numbered(requests)
+        sent = 0
         try:
-            sent = 0
             while True:
                 with suppress(BlockingIOError):
                     sent += self._socket.send(data[sent:] if sent else data)
@@ -191,11 +180,7 @@ class Connection:
                     break
                 self._wait_until_writable(deadline)
         except (BrokenPipeError, ConnectionResetError) as error:
-            self._shut_down()
             raise ConnectionClosedError(str(error)) if first and not sent else error from None
-        except BaseException:  # a part may have been sent
-            self._shut_down()
-            raise
         self._unanswered.update(ids)
         return ids
 
@@ -216,33 +201,21 @@ class Connection:
 
     def _receive(self, expected: int, deadline: float) -> pb.StreamReply:
         """The reply of this id; earlier replies are discarded."""
-        try:
-            while True:
-                reply = self._next_reply(deadline)
-                if reply.id == expected:
-                    self._unanswered.discard(expected)
-                    return reply
-                self._discard(reply, expected)
-                _remaining(deadline)  # a service may send old replies without end
-        except TimeoutError:
-            raise
-        except BaseException:
-            self._shut_down()
-            raise
+        while (reply := self._next_reply(deadline)).id != expected:
+            self._discard(reply, expected)
+            _remaining(deadline)  # a service may send old replies without end
+        self._unanswered.discard(expected)
+        return reply
 
     def _drain(self) -> bool:
         budget = _MAX_DRAIN_BYTES
-        try:
-            while budget > 0 and (received := self._socket.recv(_READ_BYTES)):
-                self._frames.feed(received)
-                budget -= len(received)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        except BaseException:  # received data may be lost
-            self._shut_down()
-            raise
+        with suppress(OSError):
+            try:
+                while budget > 0 and (received := self._socket.recv(_READ_BYTES)):
+                    self._frames.feed(received)
+                    budget -= len(received)
+            except BlockingIOError:
+                return True
         self._shut_down()
         return False
 
@@ -279,7 +252,7 @@ class Connection:
 
     def _next_reply(self, deadline: float) -> pb.StreamReply:
         while (data := self._frames.next()) is None:
-            if not self._readable.poll(1e3 * _remaining(deadline)):
+            if not self._readable.poll(1e3 * max(0.0, deadline - time.monotonic())):
                 raise TimeoutError
             try:
                 received = self._socket.recv(_READ_BYTES)
@@ -293,7 +266,8 @@ class Connection:
     def _wait_until_writable(self, deadline: float) -> None:
         writable = select.poll()
         writable.register(self._socket, select.POLLOUT)
-        if not writable.poll(1e3 * _remaining(deadline)):
+        if not writable.poll(1e3 * max(0.0, deadline - time.monotonic())):
+            self._shut_down()  # a part may have been sent
             raise TimeoutError
 
     def _read_greeting(self, deadline: float) -> None:

@@ -13,39 +13,40 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from google.protobuf.message import Message
-
 from suffixsvc import wire
-from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
+from suffixsvc.errors import ServiceUnavailableError, SuffixError
 from suffixsvc.frames import DIRECT_SUFFIX
 from suffixsvc.transport.peer_credentials import socket_path
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc_client.protocol.effects import APPEND, CLOSE, OPEN, Method
+from suffixsvc_client.protocol.effects import Call
+from suffixsvc_client.protocol.session_values import mismatch
 from suffixsvc_client.transport.connection import Connection, ConnectionClosedError
 from suffixsvc_client.transport.grpc_sync import GrpcTransport
-from suffixsvc_client.transport.interface import Transport, service_peer
-
-__all__ = ["UnixTransport", "open_transport"]
+from suffixsvc_client.transport.interface import Transport, client_closed, service_peer, timed_out
 
 log = logging.getLogger(__name__)
 
 #: connections that a message is tried on
 _ATTEMPTS: Final = 2
 #: unary calls that can also be stream messages, and their field of the message
-_STREAM_FIELD: Final = {OPEN.name: "open", APPEND.name: "append_context", CLOSE.name: "close"}
+_STREAM_FIELD: Final[dict[type, str]] = {
+    pb.OpenSessionRequest: "open",
+    pb.AppendContextRequest: "append_context",
+    pb.CloseSessionRequest: "close",
+}
 #: time after which a direct socket that was not found is tried again
 _RETRY_SECONDS: Final = 1.0
 
 
-def open_transport(target: str, *, direct: bool = True, service_uid: int | None = None) -> Transport:
+def open_transport(target: str, service_uid: int | None = None, *, direct: bool = True) -> Transport:
     """The blocking transport to ``unix:PATH`` or ``HOST:PORT``.
 
     Args:
-        direct: use the direct socket of ``unix:PATH``.
         service_uid: see :class:`~suffixsvc_client.ClientConfig`.
+        direct: use the direct socket of ``unix:PATH``.
 
     Raises:
         InvalidConfigError: not an address.
@@ -79,28 +80,17 @@ class UnixTransport:
         """Number of replies that came after their timeout."""
         return self._grpc.late_replies + self._late_replies
 
-    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        """Call a unary method; its reply. Calls of sessions are sent on the direct socket."""
-        field = _STREAM_FIELD.get(method.name)
+    def call(self, call: Call) -> Any:
+        """Call a method; its reply. Calls of sessions are sent on the direct socket, others over gRPC."""
+        field = _STREAM_FIELD.get(type(call.request))
         if field is not None:
-            message = pb.StreamRequest()
-            getattr(message, field).CopyFrom(request)
-            deadline = time.monotonic() + timeout_s
-            replies = self._exchange([message], deadline, timeout_s)
+            fields: Any = {field: call.request}
+            deadline = time.monotonic() + call.timeout_s
+            replies = self._exchange([pb.StreamRequest(**fields)], deadline, call.timeout_s)
             if replies is not None:
                 return _reply_field(replies[0], field)
-            timeout_s = _remaining(deadline, timeout_s)
-        return self._grpc.unary(method, request, timeout_s)
-
-    def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
-        """Call a client-streaming method over gRPC; its reply."""
-        return self._grpc.upload(method, requests, timeout_s)
-
-    def download(
-        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
-    ) -> None:
-        """Call a server-streaming method over gRPC; every reply is passed to ``take``."""
-        self._grpc.download(method, request, take, timeout_s)
+            call = call._replace(timeout_s=_remaining(deadline, call.timeout_s))
+        return self._grpc.call(call)
 
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Send messages and wait for a reply to each."""
@@ -123,7 +113,7 @@ class UnixTransport:
             try:
                 return connection.exchange(requests, deadline)
             except TimeoutError:
-                raise _timeout(timeout_s) from None
+                raise timed_out(timeout_s) from None
             except ConnectionClosedError:
                 continue  # the service may have been restarted
             except OSError as error:
@@ -142,7 +132,7 @@ class UnixTransport:
             raise ServiceUnavailableError("not connected yet; the next step sends it")
         sessions = [session_id for request in requests for session_id in _sessions_of(request)]
         others = {self._posted.get(session_id, own) for session_id in sessions} - {own}
-        if not all(other.all_acknowledged() for other in others):
+        if not all(other.acknowledged() for other in others):
             raise ServiceUnavailableError("messages of another thread are not answered yet")
         if not own.post(requests):
             raise ServiceUnavailableError("the socket is full; the next step sends it")
@@ -156,11 +146,8 @@ class UnixTransport:
         for request in requests:
             for session_id in _sessions_of(request):
                 other = self._posted.get(session_id, connection)
-                if other is not connection and not other.all_acknowledged():
-                    other.wait_until_acknowledged(deadline)
-                    if not other.all_acknowledged():
-                        continue  # the deadline of the step is over, too
-                self._posted.pop(session_id, None)
+                if other is connection or other.acknowledged(deadline):
+                    self._posted.pop(session_id, None)  # otherwise the deadline of the step is over, too
 
     def close(self) -> None:
         """Close all connections. Idempotent."""
@@ -181,12 +168,10 @@ class UnixTransport:
         try:
             connection = Connection(self._path, deadline, self._count_late_reply, self._peer)
         except TimeoutError:
-            raise _timeout(timeout_s) from None
-        except ServiceUnavailableError as error:
-            log.warning("the direct socket is not used: %s", error)
-            self._retry_at = time.monotonic() + _RETRY_SECONDS
-            return None
-        except OSError:
+            raise timed_out(timeout_s) from None
+        except (ServiceUnavailableError, OSError) as error:
+            if isinstance(error, ServiceUnavailableError):
+                log.warning("the direct socket is not used: %s", error)
             self._retry_at = time.monotonic() + _RETRY_SECONDS
             return None
         with self._lock:
@@ -195,7 +180,7 @@ class UnixTransport:
             self._connections.add(connection)
             # Threads and sessions end unnoticed: drop references to connections that are not awaited.
             for session_id, other in list(self._posted.items()):
-                if other.all_acknowledged():
+                if other.acknowledged():
                     self._posted.pop(session_id, None)
         self._thread_local.connection = connection
         return connection
@@ -206,7 +191,7 @@ class UnixTransport:
 
     def _unavailable(self, error: OSError | None = None) -> SuffixError:
         if self._closed:
-            return ServiceUnavailableError("the client is closed", remedy="Make a new client.")
+            return client_closed()
         return ServiceUnavailableError("the service ended the stream", got=error)
 
 
@@ -214,10 +199,8 @@ def _sessions_of(request: pb.StreamRequest) -> list[str]:
     match request.WhichOneof("request"):
         case "steps":
             return [item.session_id for item in request.steps.items]
-        case "append_context":
-            return [request.append_context.session_id]
-        case "close":
-            return [request.close.session_id]
+        case "append_context" | "close" as field:
+            return [getattr(request, field).session_id]
     return []
 
 
@@ -226,9 +209,7 @@ def _reply_field(reply: pb.StreamReply, field: str) -> Any:
     if reply.WhichOneof("reply") == "error":
         raise wire.error_from_detail(reply.error)
     if reply.WhichOneof("reply") != field:
-        raise ProtocolError(
-            "a reply does not match its request", expected=field, got=reply.WhichOneof("reply")
-        )
+        raise mismatch(field, reply.WhichOneof("reply"))
     return getattr(reply, field)
 
 
@@ -236,11 +217,5 @@ def _remaining(deadline: float, timeout_s: float) -> float:
     """Seconds until the deadline. Raises ServiceTimeoutError after it."""
     remaining = deadline - time.monotonic()
     if remaining <= 0.0:
-        raise _timeout(timeout_s)
+        raise timed_out(timeout_s)
     return remaining
-
-
-def _timeout(timeout_s: float) -> SuffixError:
-    return ServiceTimeoutError(
-        "the service did not answer in time", expected=f"an answer within {timeout_s} s"
-    )

@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
 
-from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
+from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError
 from suffixsvc.transport.channels import Channels
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc_client.protocol.effects import Method
+from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport.interface import (
     CHANNEL_OPTIONS,
     STREAM,
+    client_closed,
     error_from_rpc,
+    multicallable,
     parse,
-    path_of,
     service_peer,
+    start_call,
+    timed_out,
 )
-
-__all__ = ["AioGrpcTransport"]
 
 log = logging.getLogger(__name__)
 
@@ -45,43 +45,18 @@ class AioGrpcTransport:
         self._ending: set[asyncio.Task[None]] = set()
         self.late_replies = 0
 
-    async def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        """Call a unary method; its reply."""
-        with self._channels.use() as held:
-            return await self._call(held.channel.unary_unary, method, request, timeout_s)
-
-    async def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
-        """Call a client-streaming method; its reply."""
-        with self._channels.use() as held:
-            return await self._call(held.channel.stream_unary, method, iter(requests), timeout_s)
-
-    async def download(
-        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
-    ) -> None:
-        """Call a server-streaming method; every reply is passed to ``take``."""
-        with self._channels.use() as held:
-            call: Any = held.channel.unary_stream(
-                path_of(method),
-                request_serializer=method.request.SerializeToString,
-                response_deserializer=None,
-            )
-            with _typed_errors():
-                replies = call(request, timeout=timeout_s)
-                try:
-                    async for data in replies:
-                        take(parse(method.reply, data))
-                finally:
-                    replies.cancel()  # if ``take`` raised; no effect after the end
-
-    @staticmethod
-    async def _call(kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float) -> Any:
-        call = kind(
-            path_of(method),
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=None,
-        )
-        with _typed_errors():
-            return parse(method.reply, await call(payload, timeout=timeout_s))
+    async def call(self, call: Call) -> Any:
+        """Call a method; its reply, or every reply of a stream to ``call.take``."""
+        kind = call.method.reply
+        with self._channels.use() as held, _typed_errors():
+            reply = start_call(held.channel, call)
+            if call.take is None:
+                return parse(kind, await reply)
+            try:
+                async for data in reply:
+                    call.take(parse(kind, data))
+            finally:
+                reply.cancel()  # if ``take`` raised; no effect after the end
 
     async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Send messages on the stream and wait for a reply to each."""
@@ -95,9 +70,7 @@ class AioGrpcTransport:
             if error is not None:
                 raise error
         if late:
-            raise ServiceTimeoutError(
-                "the service did not answer in time", expected=f"an answer within {timeout_s} s"
-            )
+            raise timed_out(timeout_s)
         return [answer.result() for answer in answers]
 
     async def post(self, requests: Sequence[pb.StreamRequest]) -> None:
@@ -113,7 +86,7 @@ class AioGrpcTransport:
 
     def _open_stream(self) -> _Stream:
         if self._stream is None or self._stream.ended:
-            self._stream = _Stream(self._channels, self, self._ids)
+            self._stream = _Stream(self)
         return self._stream
 
     def _disconnect(self, channel: grpc.aio.Channel, done: Callable[[], None]) -> None:
@@ -138,37 +111,30 @@ def _typed_errors() -> Iterator[None]:
     except grpc.RpcError as error:
         raise error_from_rpc(error) from None
     except grpc.aio.UsageError as error:  # the channel was closed in the meantime
-        raise ServiceUnavailableError("the client is closed", got=error) from None
+        raise client_closed(error) from None
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise ServiceUnavailableError("the client is closed", got="a call in flight") from None
+        raise client_closed("a call in flight") from None
 
 
 class _Stream:
     """One gRPC stream with a writer task and a reader task."""
 
-    def __init__(
-        self, channels: Channels[grpc.aio.Channel], owner: AioGrpcTransport, ids: itertools.count[int]
-    ) -> None:
+    def __init__(self, owner: AioGrpcTransport) -> None:
         self.ended = False
         self._owner = owner
-        self._ids = ids
+        self._ids = owner._ids
         self._waiting: dict[int, _Answer] = {}
         self._abandoned: set[int] = set()
         self._outbox: asyncio.Queue[pb.StreamRequest] = asyncio.Queue()
-        self._channels = channels
-        self._held = channels.acquire()
+        self._channels = owner._channels
+        self._held = self._channels.acquire()
         try:
-            open_stream: Any = self._held.channel.stream_stream(
-                path_of(STREAM),
-                request_serializer=pb.StreamRequest.SerializeToString,
-                response_deserializer=None,
-            )
-            self._call = open_stream()
+            self._call = multicallable(self._held.channel, STREAM)()
         except BaseException:
-            channels.release(self._held)
+            self._channels.release(self._held)
             raise
         self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
 
@@ -196,7 +162,7 @@ class _Stream:
         self._call.cancel()
         for task in self._tasks:
             task.cancel()
-        self._fail(ServiceUnavailableError("the client is closed"))
+        self._fail(client_closed())
 
     async def _write(self) -> None:
         try:

@@ -15,26 +15,26 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
 
-from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
-from suffixsvc.transport.channels import Channels, SharedChannel, close_channel
+from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError
+from suffixsvc.transport.channels import Channels, close_channel
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc_client.protocol.effects import Method
+from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport.interface import (
     CHANNEL_OPTIONS,
+    SERVICE,
     STREAM,
+    client_closed,
     error_from_rpc,
     parse,
-    path_of,
     service_peer,
+    start_call,
+    timed_out,
 )
-
-__all__ = ["GrpcTransport"]
 
 log = logging.getLogger(__name__)
 
@@ -54,55 +54,23 @@ class GrpcTransport:
         self._closed = False
         self.late_replies = 0
 
-    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        """Call a unary method; its reply."""
+    def call(self, call: Call) -> Any:
+        """Call a method; its reply, or every reply of a stream to ``call.take``."""
+        kind = call.method.reply
         with self._channels.use() as held:
-            return self._call(held, held.channel.unary_unary, method, request, timeout_s)
-
-    def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
-        """Call a client-streaming method; its reply."""
-        with self._channels.use() as held:
-            return self._call(held, held.channel.stream_unary, method, iter(requests), timeout_s)
-
-    def download(
-        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
-    ) -> None:
-        """Call a server-streaming method; every reply is passed to ``take``."""
-        with self._channels.use() as held:
-            call: Any = held.channel.unary_stream(
-                path_of(method),
-                request_serializer=method.request.SerializeToString,
-                response_deserializer=None,
-            )
             try:
-                replies = call(request, timeout=timeout_s)
+                reply = start_call(held.channel, call)
+                if call.take is None:
+                    return parse(kind, reply)
                 try:
-                    for data in replies:
-                        take(parse(method.reply, data))
+                    for data in reply:
+                        call.take(parse(kind, data))
                 finally:
-                    replies.cancel()  # if ``take`` raised; no effect after the end
+                    reply.cancel()  # if ``take`` raised; no effect after the end
             except grpc.RpcError as error:
                 raise error_from_rpc(error) from None
             except ValueError as error:  # the channel was closed by another thread
-                raise ServiceUnavailableError("the client is closed", got=error) from None
-
-    @staticmethod
-    def _call(
-        held: SharedChannel[grpc.Channel], kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float
-    ) -> Any:
-        call = held.calls.get(method.name)
-        if call is None:
-            call = held.calls[method.name] = kind(
-                path_of(method),
-                request_serializer=method.request.SerializeToString,
-                response_deserializer=None,
-            )
-        try:
-            return parse(method.reply, call(payload, timeout=timeout_s))
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from None
-        except ValueError as error:  # the channel was closed by another thread
-            raise ServiceUnavailableError("the client is closed", got=error) from None
+                raise client_closed(error) from None
 
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Send messages on the stream and wait for a reply to each."""
@@ -112,7 +80,9 @@ class GrpcTransport:
         try:
             return [self._answer(answers, expected, deadline, timeout_s) for expected in ids]
         except SuffixError:
-            self._abandon(ids)
+            with self._lock:
+                if self._stream is not None:
+                    self._stream.abandon(ids)
             raise
 
     def post(self, requests: Sequence[pb.StreamRequest]) -> None:
@@ -142,7 +112,7 @@ class GrpcTransport:
         stream = self._stream
         if stream is None or stream.ended:
             try:
-                stream = _Stream(self._channels, self)
+                stream = _Stream(self)
             except (RuntimeError, ValueError) as error:  # no thread can be started; the channel was closed
                 raise ServiceUnavailableError("no stream to the service can be opened", got=error) from None
             self._stream = stream
@@ -156,41 +126,34 @@ class GrpcTransport:
         try:
             answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            raise ServiceTimeoutError(
-                "the service did not answer in time", expected=f"an answer within {timeout_s} s"
-            ) from None
+            raise timed_out(timeout_s) from None
         if isinstance(answer, SuffixError):
             raise answer
         if answer.id != expected:
             raise ProtocolError("replies must come in order", expected=f"id {expected}", got=answer.id)
         return answer
 
-    def _abandon(self, ids: Sequence[int]) -> None:
-        with self._lock:
-            if self._stream is not None:
-                self._stream.abandon(ids)
-
     def _require_open(self) -> None:
         if self._closed:
-            raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
+            raise client_closed()
 
 
 class _Stream:
     """One gRPC stream with its reader thread. The transport's lock is held for ``send`` and ``abandon``."""
 
-    def __init__(self, channels: Channels[grpc.Channel], owner: GrpcTransport) -> None:
+    def __init__(self, owner: GrpcTransport) -> None:
         self.ended = False
         self._owner = owner
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._waiting: dict[int, _Answers] = {}
         self._abandoned: set[int] = set()
         self._unreadable: ProtocolError | None = None
-        self._channels = channels
-        self._held = channels.acquire()
+        self._channels = owner._channels
+        self._held = self._channels.acquire()
         with contextlib.ExitStack() as undo:
-            undo.callback(channels.release, self._held)
+            undo.callback(self._channels.release, self._held)
             open_stream: Any = self._held.channel.stream_stream(
-                path_of(STREAM), request_serializer=None, response_deserializer=self._receive
+                f"/{SERVICE}/{STREAM.name}", request_serializer=None, response_deserializer=self._receive
             )
             self._call: Any = open_stream(iter(self._outbox.get, None))
             undo.callback(self.end)  # otherwise gRPC's sender would wait for the outbox without end

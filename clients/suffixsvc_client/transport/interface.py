@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -19,23 +20,12 @@ from suffixsvc.errors import (
 from suffixsvc.transport.peer_credentials import ExpectedPeer, resolve_socket_paths
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
-from suffixsvc_client.protocol.effects import Method
-
-__all__ = [
-    "CHANNEL_OPTIONS",
-    "STREAM",
-    "AsyncTransport",
-    "Transport",
-    "error_from_rpc",
-    "parse",
-    "path_of",
-    "service_peer",
-]
+from suffixsvc_client.protocol.effects import METHODS, Call, Method
 
 M = TypeVar("M", bound=Message)
 
 SERVICE: Final = "suffixsvc.v1.SuffixCache"
-STREAM: Final = Method("Stream", pb.StreamRequest, pb.StreamReply)
+STREAM: Final = METHODS[pb.StreamRequest]
 
 _START_REMEDY: Final = "Is it running, and is this its address? See: suffixsvc serve --help."
 _TRUST_REMEDY: Final = (
@@ -67,16 +57,8 @@ class Transport(Protocol):
     def late_replies(self) -> int:
         """Number of replies that came after their timeout."""
 
-    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        """Call a unary method; its reply."""
-
-    def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
-        """Call a client-streaming method; its reply."""
-
-    def download(
-        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
-    ) -> None:
-        """Call a server-streaming method; every reply is passed to ``take``."""
+    def call(self, call: Call) -> Any:
+        """Call a method; its reply, or every reply of a stream to ``call.take``."""
 
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Send on the stream and wait for a reply to each; the transport numbers the messages."""
@@ -91,18 +73,12 @@ class Transport(Protocol):
 class AsyncTransport(Protocol):
     """Asyncio transport; see :class:`Transport` for its methods."""
 
-    late_replies: int
+    @property
+    def late_replies(self) -> int:
+        """Number of replies that came after their timeout."""
 
-    async def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        """Call a unary method; its reply."""
-
-    async def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
-        """Call a client-streaming method; its reply."""
-
-    async def download(
-        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
-    ) -> None:
-        """Call a server-streaming method; every reply is passed to ``take``."""
+    async def call(self, call: Call) -> Any:
+        """Call a method; its reply."""
 
     async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Send on the stream and wait for a reply to each."""
@@ -112,6 +88,24 @@ class AsyncTransport(Protocol):
 
     async def close(self) -> None:
         """Close all connections. Idempotent."""
+
+
+class Forks:
+    """Number of forks between the first process that loaded this module and this one.
+
+    A forked child inherits its parent's memory, but cannot use its connections and threads.
+    """
+
+    count = 0
+
+    @classmethod
+    def record(cls) -> None:
+        """Count a fork; called in the child."""
+        cls.count += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Forks.record)
 
 
 def service_peer(service_uid: int | None) -> ExpectedPeer:
@@ -131,9 +125,28 @@ def parse(kind: type[M], data: bytes) -> M:
         ) from None
 
 
-def path_of(method: Method[Any, Any]) -> str:
-    """The HTTP/2 path of a method."""
-    return f"/{SERVICE}/{method.name}"
+def multicallable(channel: Any, method: Method) -> Any:
+    """gRPC's callable of a method; its replies stay bytes, see :func:`parse`."""
+    path, serialize = f"/{SERVICE}/{method.name}", method.request.SerializeToString
+    return getattr(channel, method.kind)(path, request_serializer=serialize, response_deserializer=None)
+
+
+def start_call(channel: Any, call: Call) -> Any:
+    """Begin a call."""
+    request = call.request if isinstance(call.request, Message) else iter(call.request)
+    return multicallable(channel, call.method)(request, timeout=call.timeout_s)
+
+
+def timed_out(timeout_s: float) -> ServiceTimeoutError:
+    """The error for an answer that has not come in time."""
+    return ServiceTimeoutError(
+        "the service did not answer in time", expected=f"an answer within {timeout_s} s"
+    )
+
+
+def client_closed(got: object = None) -> ServiceUnavailableError:
+    """The error for a call of a closed client."""
+    return ServiceUnavailableError("the client is closed", got=got, remedy="Make a new client.")
 
 
 def error_from_rpc(error: grpc.RpcError | grpc.Call) -> SuffixError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,8 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.errors import InvalidCostError
-
-__all__ = ["CostCurve"]
 
 #: of a guessed curve: cost of each token after the first, plain steps, and its largest width
 _GUESSED_COST_PER_TOKEN: Final = 0.2
@@ -32,6 +30,9 @@ class CostCurve:
         costs: ``costs[w]`` for w = 1 .. max_width, in plain decode steps; ``costs[0]`` is unused (0),
             ``costs[1]`` is 1.
         seconds_per_step: of a plain decode step; 0 if not measured.
+        max_width: largest width of the curve.
+        widest_paying: largest width that is cheaper than as many plain steps, or 1. No wider step gains, even
+            if every drafted token is accepted.
 
     Raises:
         InvalidCostError: an empty curve, a value that is NaN, infinite or negative, or costs[1] != 1.
@@ -39,8 +40,9 @@ class CostCurve:
 
     costs: tuple[float, ...]
     seconds_per_step: float = 0.0
+    max_width: int = field(init=False, repr=False, compare=False)
+    widest_paying: int = field(init=False, repr=False, compare=False)
     _padded: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    _widest_paying: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.costs) < 2:
@@ -65,7 +67,8 @@ class CostCurve:
                 padded[width] = wider
         object.__setattr__(self, "_padded", tuple(padded))
         paying = (width for width, cost in enumerate(costs) if width > max(1, cost))
-        object.__setattr__(self, "_widest_paying", max(paying, default=1))
+        object.__setattr__(self, "widest_paying", max(paying, default=1))
+        object.__setattr__(self, "max_width", len(costs) - 1)
 
     @classmethod
     def linear(cls, per_token: float, max_width: int, *, seconds_per_step: float = 0.0) -> CostCurve:
@@ -117,19 +120,6 @@ class CostCurve:
             raise InvalidCostError("seconds of a plain step must be a finite number > 0", got=plain)
         return cls((0.0, 1.0, *(float(each) / plain for each in seconds[2:])), plain)
 
-    @property
-    def max_width(self) -> int:
-        """Largest width of the curve."""
-        return len(self.costs) - 1
-
-    @property
-    def widest_paying(self) -> int:
-        """Largest width that is cheaper than as many plain steps, or 1.
-
-        No wider step gains, even if every drafted token is accepted.
-        """
-        return self._widest_paying
-
     def cost(self, width: int) -> float:
         """Return the cost of a step of ``width`` tokens.
 
@@ -166,12 +156,13 @@ class CostCurve:
             InvalidCostError: other data.
         """
         costs, seconds = data.get("costs"), data.get("seconds_per_step", 0.0)
-        if not _numbers(costs) or not _numbers([seconds]):
+        if not is_number_list(costs) or not is_number_list([seconds]):
             raise InvalidCostError("costs must be a list of numbers", got=repr(costs)[:80])
         return cls(tuple(float(c) for c in costs or ()), float(seconds))
 
 
-def _numbers(values: Iterable[Any] | Sequence[Any] | None) -> bool:
+def is_number_list(values: Any) -> bool:
+    """Whether JSON data is a list of numbers."""
     return isinstance(values, list) and all(
-        isinstance(v, (int, float)) and not isinstance(v, bool) for v in values
+        isinstance(each, (int, float)) and not isinstance(each, bool) for each in values
     )

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import socket
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,9 +23,8 @@ import xxhash
 
 from suffixsvc.config import data_home
 from suffixsvc.errors import InvalidCostError
-from suffixsvc_driver.cost.curve import CostCurve
-
-__all__ = ["MEASURED_CONTEXT", "CurveKey", "cost_folder", "load_curve", "read_curve", "save_curve"]
+from suffixsvc_driver.cost.curve import CostCurve, is_number_list
+from suffixsvc_driver.settings.atomic_file import write_atomically
 
 _FORMAT: Final = "suffixsvc-cost/2"
 _RELATIVE_FORMAT: Final = "suffixsvc-cost/1"
@@ -90,17 +88,7 @@ def save_curve(path: Path, key: CurveKey, curve: CostCurve, samples: Mapping[int
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".cost-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    write_atomically(path, json.dumps(data, indent=1))
 
 
 def load_curve(path: Path, key: CurveKey) -> CostCurve:
@@ -110,24 +98,14 @@ def load_curve(path: Path, key: CurveKey) -> CostCurve:
         InvalidCostError: the file is malformed, or of another key, width or machine.
     """
     curve, file_key, machine = read_curve(path)
-    remedy = _remedy(path)
-    if file_key != asdict(key):
-        raise InvalidCostError(
-            "the cost curve's key must be that of the target",
-            expected=asdict(key),
-            got=file_key,
-            remedy=remedy,
-        )
-    if machine != _machine():
-        raise InvalidCostError(
-            "the cost curve must be of this machine", expected=_machine(), got=machine, remedy=remedy
-        )
-    if curve.max_width != key.max_width:
-        raise InvalidCostError(
-            f"the cost curve must be {key.max_width} tokens wide, the max_width of its key",
-            got=curve.max_width,
-            remedy=remedy,
-        )
+    width = key.max_width
+    for condition, expected, got in (
+        ("the cost curve's key must be that of the target", asdict(key), file_key),
+        ("the cost curve must be of this machine", _machine(), machine),
+        (f"the cost curve must be {width} tokens wide, the max_width of its key", width, curve.max_width),
+    ):
+        if got != expected:
+            raise InvalidCostError(condition, expected=expected, got=got, remedy=_remedy(path))
     return curve
 
 
@@ -155,7 +133,7 @@ def read_curve(path: Path) -> tuple[CostCurve, Any, Any]:
 
 def _curve(data: Any) -> CostCurve:
     kind = data.get("format") if isinstance(data, dict) else None
-    if kind == _FORMAT and _numbers(data.get("seconds")):
+    if kind == _FORMAT and is_number_list(data.get("seconds")):
         return CostCurve.from_seconds(data["seconds"])
     if kind == _RELATIVE_FORMAT and isinstance(data.get("curve"), dict):
         return CostCurve.from_seconds(CostCurve.from_json(data["curve"]).seconds)
@@ -166,12 +144,6 @@ def _curve(data: Any) -> CostCurve:
 
 def _remedy(path: Path) -> str:
     return f"Delete {path.name} to measure again."
-
-
-def _numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(each, (int, float)) and not isinstance(each, bool) for each in value
-    )
 
 
 def _machine() -> dict[str, Any]:

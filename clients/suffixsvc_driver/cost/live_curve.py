@@ -35,8 +35,6 @@ import numpy.typing as npt
 
 from suffixsvc_driver.cost.curve import CostCurve
 
-__all__ = ["GUESSED", "MEASURED", "STORED", "LiveCurve"]
-
 #: uncertainty of the initial curve, in multiples of the prior standard deviations: measured just now, read
 #: from a file, or guessed from a few steps
 MEASURED: Final = 0.3
@@ -97,12 +95,10 @@ class LiveCurve:
 
     Attributes:
         curve: current costs, to decide by.
-        changes: number of curves published after the initial one.
     """
 
     def __init__(self, curve: CostCurve, uncertainty: float = STORED) -> None:
         self.curve = curve
-        self.changes = 0
         unit = curve.seconds_per_step
         costs = np.maximum(np.array(curve.costs[1:]), 1e-6)
         #: initial logarithms of seconds, by width
@@ -258,7 +254,6 @@ class LiveCurve:
         ):
             self._published = now
             self.curve = self._curve_of(now)
-            self.changes += 1
 
     def _curve_of(self, logarithms: _Floats) -> CostCurve:
         return CostCurve((0.0, 1.0, *np.exp(logarithms[1:]).tolist()), self.seconds_per_step)

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from suffixsvc_driver.cost.curve import CostCurve
-
-__all__ = [
-    "ACCEPTANCES",
-    "SpeedupEstimate",
-    "best_speedup",
-    "break_even_acceptance",
-    "break_even_step_seconds",
-    "speedup_estimates",
-]
 
 #: P(accepted | all tokens before it accepted) of a drafted token, as tabulated by default
 ACCEPTANCES: Final = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
@@ -97,13 +88,17 @@ def break_even_acceptance(
 
 def break_even_step_seconds(curve: CostCurve, acceptance: float, query_seconds: float) -> float | None:
     """Return the seconds of a plain step above which a query in every step pays, for this curve."""
-    saved = 0.0
+    saved = max((tokens - cost for _, tokens, cost in _lengths(curve, acceptance)), default=0.0)
+    return query_seconds / saved if saved > 0.0 else None
+
+
+def _lengths(curve: CostCurve, acceptance: float) -> Iterator[tuple[int, float, float]]:
+    """Yield each draft length, its tokens per step, and the cost of its batch."""
     path = tokens = 1.0
     for drafted in range(1, curve.max_width):
         path *= acceptance
         tokens += path
-        saved = max(saved, tokens - curve.costs[curve.padded_width(drafted + 1, curve.max_width)])
-    return query_seconds / saved if saved > 0.0 else None
+        yield drafted, tokens, curve.costs[curve.padded_width(drafted + 1, curve.max_width)]
 
 
 def _best(
@@ -111,12 +106,8 @@ def _best(
 ) -> tuple[int, float, float]:
     """Return the best draft length, its speedup and its tokens per step."""
     best = (0, 1.0, 1.0)
-    path = tokens = 1.0
-    for drafted in range(1, curve.max_width):
-        path *= acceptance
-        tokens += path
-        width = curve.padded_width(drafted + 1, curve.max_width)
-        speedup = tokens / (curve.costs[width] + token_cost * drafted + query_cost)
+    for drafted, tokens, cost in _lengths(curve, acceptance):
+        speedup = tokens / (cost + token_cost * drafted + query_cost)
         if speedup > best[1]:
             best = (drafted, speedup, tokens)
     return best

@@ -13,33 +13,14 @@ template adds is tokenized.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from suffixsvc_models.vocabulary import Vocabulary
-
-__all__ = ["ChatModel", "ChatSession", "prompt_tokens"]
-
-
-class ChatModel(Protocol):
-    """Part of :class:`suffixsvc_driver.targets.llama.model.LlamaModel` that a chat needs."""
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The model's vocabulary."""
-
-    @property
-    def eog_ids(self) -> frozenset[int]:
-        """End-of-generation tokens."""
-
-    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
-        """Return the tokens of ``text``."""
-
-    def chat(self, messages: Sequence[Mapping[str, str]], *, add_assistant: bool = True) -> str:
-        """Return the text of ``messages`` by the model's chat template."""
+if TYPE_CHECKING:
+    from suffixsvc_driver.targets.llama.model import LlamaModel
 
 
-def prompt_tokens(model: ChatModel, text: str) -> list[int]:
+def prompt_tokens(model: LlamaModel, text: str) -> list[int]:
     """Return the token ids of a whole prompt.
 
     It starts with the vocabulary's BOS token, once even if the template adds another one, and has
@@ -65,7 +46,7 @@ class ChatSession:
         messages: all messages so far, in the form of chat templates.
     """
 
-    def __init__(self, model: ChatModel, system: str = "") -> None:
+    def __init__(self, model: LlamaModel, system: str = "") -> None:
         self._model = model
         self.messages: list[dict[str, str]] = [_message("system", system)] if system else []
         self._ids: list[int] = []  # of the last prompt and its answer; empty if unknown

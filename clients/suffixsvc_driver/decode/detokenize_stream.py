@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from suffixsvc.errors import InvalidConfigError
 
-__all__ = ["DetokenizeStream", "Piece", "StopStrings"]
-
 #: token id -> its bytes
 TokenBytes = Callable[[int], bytes]
 

@@ -28,8 +28,6 @@ from suffixsvc_driver.sampling.rounding_tolerance import near_tie_distance
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.targets.single import LlamaTarget
 
-__all__ = ["Exactness", "Flip", "check_exactness", "flips_alone"]
-
 #: largest gap of the two logits of a near-tie (greedy)
 MAX_GAP: Final = 0.5
 #: largest distance of the position's random numbers from the token's interval (sampling)
@@ -152,16 +150,17 @@ def _same_shapes(target: LlamaTarget, result: Result) -> int:
     equal = 0
     for step in result.steps:
         drafted, parents = step.token_ids[1:], step.decision.parents
-        logits = target.propose(drafted, parents)
+        shape = [(0, drafted, parents)]
+        logits = target.propose(shape)[0]
         rows = rows_of(drafted, parents, step.emitted)
         for i, (row, token) in enumerate(zip(rows, step.emitted, strict=True)):
             equal += sampler.sample(logits[row], step.start + i + 1) == token
             try:
                 sampler.accept(token)
             except GrammarError:  # the target cannot have sampled it, and the grammar has no next state
-                target.commit(drafted, step.emitted, parents)
+                target.commit(shape, [step.emitted])
                 return equal
-        target.commit(drafted, step.emitted, parents)
+        target.commit(shape, [step.emitted])
     return equal
 
 

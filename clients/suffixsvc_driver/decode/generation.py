@@ -7,11 +7,11 @@ Used by :mod:`suffixsvc_driver.decode.loop` (one generation) and :mod:`suffixsvc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc.types import DraftSource, VerifyCost
+from suffixsvc.types import DraftSource, TokenIds, VerifyCost
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import GUESSED, LiveCurve
 from suffixsvc_driver.decode.layer_set import LayerSet
@@ -22,23 +22,20 @@ from suffixsvc_driver.drafts.events import (
     FinishReason,
     Propose,
     QueryLayer,
-    Verified,
+    StepResult,
     Verify,
     Wait,
 )
 from suffixsvc_driver.drafts.tree import follow
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.policy.calibration import Calibrator
-from suffixsvc_driver.policy.chain_gain import RunningRate
-from suffixsvc_driver.sampling.sampler import Sampler
-from suffixsvc_driver.sampling.settings import Sampling
+from suffixsvc_driver.policy.expected_gain import RunningRate
+from suffixsvc_driver.sampling.settings import GREEDY, Sampling
 from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
 from suffixsvc_driver.settings.text_kind import ContentType
 from suffixsvc_driver.speculation.accounting import Stats
 from suffixsvc_driver.speculation.state_machine import GenerationStateMachine
-from suffixsvc_driver.targets import Prefilled, TargetShape, Verification
-
-__all__ = ["Generation", "Result", "StepRecord", "curve_for"]
+from suffixsvc_driver.targets import Prefilled, StopRule, TargetShape
 
 _NONE: Final = int(DraftSource.NONE)
 #: tokens that classify the kind of a text
@@ -52,23 +49,17 @@ class StepRecord:
     Attributes:
         start: absolute position of the batch's first token.
         token_ids: of the batch: the newest emitted token, then the drafted ones, padding included.
-        sources: DraftSource of each drafted token.
-        probs: calibrated probability of each drafted token.
-        layer: layer of the draft; empty for a plain step.
         accepted: drafted tokens that the target agreed with.
         emitted: emitted tokens.
         query_seconds: of the queries before the step.
         target_seconds: of the target.
-        decision: the driver's decision, with its reports on the layers and the parents of a tree.
+        decision: the verified draft, with the sources and probabilities of its tokens.
         replayed: tokens that the batch recomputed before ``start``.
         other_tokens: tokens of other generations in the batch.
     """
 
     start: int
     token_ids: tuple[int, ...]
-    sources: tuple[int, ...]
-    probs: tuple[float, ...]
-    layer: str
     accepted: int
     emitted: tuple[int, ...]
     query_seconds: float
@@ -114,14 +105,31 @@ class Result:
         return len(self.token_ids) / self.decode_seconds if self.decode_seconds else 0.0
 
 
-def _content_after(
-    content: Callable[[Sequence[int]], ContentType] | None, written: Sequence[int], new: int
-) -> ContentType | None:
-    """Return the kind of the text after every _CONTENT_TOKENS emitted tokens, else None."""
-    n = len(written)
-    if content is None or n // _CONTENT_TOKENS == (n - new) // _CONTENT_TOKENS:
-        return None
-    return content(written[-_CONTENT_TOKENS:])
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Request for one generation.
+
+    Attributes:
+        prompt_ids: 1-D, at least one token.
+        layers: in query order, cheapest first; requests that run at the same time must not share layers.
+        max_tokens: largest number of tokens to emit.
+        sampling: sampling settings; drafted tokens that its grammar forbids are never sent.
+        stop: ends the generation when it returns True.
+        content: classifies the kind of a text, for controllers that depend on it; called after
+            every 64 tokens.
+        calibrator: learned statistics of the layers, which this generation continues; None for new ones,
+            or for those of a run of several requests.
+        on_step: called after every step, before the next one starts.
+    """
+
+    prompt_ids: TokenIds
+    layers: Sequence[Layer] = ()
+    max_tokens: int = 256
+    sampling: Sampling = GREEDY
+    stop: StopRule | None = None
+    content: Callable[[Sequence[int]], ContentType] | None = None
+    calibrator: Calibrator | None = None
+    on_step: Callable[[StepRecord], None] | None = None
 
 
 def curve_for(target: TargetShape, curve: CostCurve | LiveCurve | None) -> CostCurve | LiveCurve:
@@ -145,102 +153,83 @@ class Generation:
     """One generation without its target: decisions, queries and records.
 
     Args:
+        target: the target.
+        request: its prompt, layers and options.
         config: settings of the driver.
         curve: cost of the target's steps.
-        layers: in query order, cheapest first.
-        max_tokens: largest number of tokens to emit.
         clock: seconds, for statistics only.
-        sampler: samples the tokens; drafted tokens that its grammar forbids are removed.
-        vocab_size: of the target.
-        calibrator: learned statistics to continue; None for new ones.
+        calibrator: learned statistics if the request has none.
         rate: tokens per unit of cost, shared by generations that run in the same batches.
-        content: classifies the kind of a text; called after every 64 tokens.
 
     Raises:
-        InvalidConfigError: two layers have the same name.
+        InvalidTokensError: the prompt has ids outside the vocabulary.
+        InvalidConfigError: two layers have the same name, or a bias of a token outside the vocabulary.
+        GrammarError: the grammar is malformed.
     """
 
     def __init__(
         self,
+        target: TargetShape,
+        request: Request,
         config: DriverConfig,
         curve: CostCurve | LiveCurve,
-        layers: Sequence[Layer],
-        max_tokens: int,
         clock: Callable[[], float],
-        sampler: Sampler,
-        vocab_size: int,
-        *,
         calibrator: Calibrator | None = None,
         rate: RunningRate | None = None,
-        content: Callable[[Sequence[int]], ContentType] | None = None,
     ) -> None:
-        self.driver = GenerationStateMachine(
-            config, curve, [layer.spec for layer in layers], calibrator, rate
-        )
-        self.sampler, self.max_tokens = sampler, max_tokens
-        self._layers = LayerSet(layers, clock, vocab_size, sampler.permit)
-        self._content, self._clock = content, clock
-        self._prompt: tuple[int, ...] = ()
+        specs = [layer.spec for layer in request.layers]
+        calibrator = request.calibrator if request.calibrator is not None else calibrator
+        self.sampler = sampler = target.sampler(request.sampling, request.prompt_ids)
+        self.driver = GenerationStateMachine(config, curve, specs, calibrator, rate)
+        self.request, self._target = request, target
+        self.prompt = tuple(int(t) for t in request.prompt_ids)
+        permit = None if request.sampling.grammar is None else sampler.allowed
+        self._layers = LayerSet(request.layers, clock, target.vocab_size, permit)
+        self._clock = clock
         self._written: list[int] = []
         self._sources: list[int] = []
         self._steps: list[StepRecord] = []
         self._query_seconds = 0.0
-        self._replay = 0
+        #: tokens before the newest one that the next batch recomputes
+        self.replay = 0
         self._sent_curve: CostCurve | None = None  # the curve sent to the layers; None if they get a constant
         self._reason = FinishReason.LENGTH
 
     @property
     def left(self) -> int:
         """Tokens that may still be emitted."""
-        return self.max_tokens - len(self._written)
-
-    @property
-    def room(self) -> int:
-        """Widest batch that fits into the context, the newest token included."""
-        return self.driver.room
-
-    @property
-    def replay(self) -> int:
-        """Tokens before the newest one that the next batch recomputes."""
-        return self._replay
+        return self.request.max_tokens - len(self._written)
 
     def begin(
-        self,
-        target: TargetShape,
-        prompt: tuple[int, ...],
-        prefill: Prefilled,
-        prefill_seconds: float,
-        *,
-        batched: bool = False,
+        self, prefill: Prefilled, prefill_seconds: float, *, batched: bool = False
     ) -> Verify | Finish | Wait | Propose:
         """Start the layers after the prompt was prefilled, and return the first decision.
 
         Args:
-            target: the target.
-            prompt: the prompt.
-            prefill: its reused and computed tokens.
+            prefill: reused and computed tokens of the prompt.
             prefill_seconds: of the prompt.
             batched: the generation shares its batches with others.
         """
-        self._prompt, self._prefill, self._prefill_seconds = prompt, prefill, prefill_seconds
+        self._prefill, self._prefill_seconds = prefill, prefill_seconds
+        target, content = self._target, self.request.content
         began = self._clock()
         driver = self.driver
         by_gain = driver.config.policy is Policy.EXPECTED_GAIN
         self._sent_curve = driver.curve if by_gain else None
         cost: VerifyCost = driver.curve.effective() if by_gain else driver.config.first_match_cost
-        self._layers.begin(prompt, cost)
+        self._layers.begin(self.prompt, cost)
         self._decode_start = self._clock()
         self._notify_seconds = self._decode_start - began
         return self.on(
             Begin(
-                len(prompt),
-                self.max_tokens,
+                len(self.prompt),
+                self.request.max_tokens,
                 target.context_size,
                 target.vocab_size,
                 target.eog_ids,
                 target.max_width,
                 target.replays,
-                ContentType.GENERAL if self._content is None else self._content(prompt[-_CONTENT_TOKENS:]),
+                ContentType.GENERAL if content is None else content(self.prompt[-_CONTENT_TOKENS:]),
                 target.max_branches,
                 batched,
             )
@@ -266,7 +255,7 @@ class Generation:
         return decision
 
     def record_step(
-        self, sent: Verify, seen: Verification, seconds: float, *, other_tokens: int = 0
+        self, sent: Verify, seen: StepResult, seconds: float, *, other_tokens: int = 0
     ) -> StepRecord:
         """Record a verified step; :meth:`advance` must follow.
 
@@ -278,45 +267,33 @@ class Generation:
         """
         written = self._written
         record = StepRecord(
-            len(self._prompt) + len(written) - 1,
-            (written[-1] if written else self._prompt[-1], *sent.token_ids),
-            sent.sources,
-            sent.probs,
-            sent.layer,
+            len(self.prompt) + len(written) - 1,
+            (written[-1] if written else self.prompt[-1], *sent.token_ids),
             seen.accepted,
             seen.emitted,
             self._query_seconds,
             seconds,
             sent,
-            self._replay,
+            self.replay,
             other_tokens,
         )
-        self._replay = seen.replay
+        self.replay = seen.replay
         written.extend(seen.emitted)
         kept = min(seen.accepted, len(seen.emitted))
-        if sent.parents:
-            path = follow(sent.token_ids, sent.parents, seen.emitted[:kept])
-            self._sources.extend(sent.sources[i] for i in path)
-        else:
-            self._sources.extend(sent.sources[:kept])
+        path = follow(sent.token_ids, sent.parents, seen.emitted[:kept])
+        self._sources.extend(sent.sources[i] for i in path)
         self._sources.extend([_NONE] * (len(seen.emitted) - kept))
         self._steps.append(record)
         self._query_seconds = 0.0
         return record
 
-    def advance(self, record: StepRecord, seen: Verification) -> Verify | Finish | Wait | Propose:
+    def advance(self, record: StepRecord, seen: StepResult) -> Verify | Finish | Wait | Propose:
         """Return the next decision after the step of :meth:`record_step`."""
-        return self.on(
-            Verified(
-                seen.emitted,
-                seen.accepted,
-                len(record.token_ids),
-                seen.stopped,
-                seen.replay,
-                record.target_seconds,
-                _content_after(self._content, self._written, len(seen.emitted)),
-            )
-        )
+        classify, n, content = self.request.content, len(self._written), None
+        if classify is not None and n // _CONTENT_TOKENS != (n - len(seen.emitted)) // _CONTENT_TOKENS:
+            content = classify(self._written[-_CONTENT_TOKENS:])
+        width, seconds = len(record.token_ids), record.target_seconds
+        return self.on(replace(seen, width=width, seconds=seconds, content=content))
 
     def finish(self) -> Result:
         """End the layers after the decision to finish, and return the result."""
@@ -326,14 +303,14 @@ class Generation:
             self.driver.stats.layer(name).forbidden = forbidden
         ended = self._clock()
         return Result(
-            self._prompt,
+            self.prompt,
             tuple(self._written),
             tuple(self._sources),
             self._reason,
             self.driver.stats,
             tuple(self._steps),
             self._prefill,
-            self.sampler.sampling,
+            self.request.sampling,
             self._prefill_seconds,
             decoded - self._decode_start,
             self._notify_seconds + ended - decoded,

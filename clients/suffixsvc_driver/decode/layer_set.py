@@ -6,16 +6,14 @@ Whatever a layer raises is logged once per layer and treated as an empty draft.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeGuard
+from typing import Any
 
 import structlog
 
 from suffixsvc.types import Draft, VerifyCost
 from suffixsvc_driver.drafts.events import Feedback, LayerAnswer, LayerFailed, QueryLayer
-from suffixsvc_driver.layers import ContinuingLayer, CostAwareLayer, Layer
+from suffixsvc_driver.layers import CostAwareLayer, Layer
 from suffixsvc_driver.sampling.grammar_filter import Permit, cut_forbidden
-
-__all__ = ["LayerSet"]
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +35,7 @@ class LayerSet:
         self, layers: Sequence[Layer], clock: Callable[[], float], vocab_size: int, permit: Permit | None
     ) -> None:
         self._layers = {layer.spec.name: layer for layer in layers}
-        self._priced = {name: layer for name, layer in self._layers.items() if _is_priced(layer)}
+        self._priced = [name for name, layer in self._layers.items() if _is_priced(layer)]
         self._sent = dict.fromkeys(self._layers, 0)  # emitted tokens that each layer has received
         self._failed: set[str] = set()
         self._clock = clock
@@ -46,19 +44,13 @@ class LayerSet:
 
     def begin(self, prompt: tuple[int, ...], cost: VerifyCost) -> None:
         """Start the generation in every layer."""
-        for name, layer in self._layers.items():
-            try:
-                layer.begin(prompt, cost)
-            except Exception as err:
-                self._log_failure(name, err)
+        for name in self._layers:
+            self._call(name, "begin", prompt, cost)
 
     def set_cost(self, cost: VerifyCost) -> None:
         """Send the target's new costs to the layers that use them."""
-        for name, layer in self._priced.items():
-            try:
-                layer.set_cost(cost)
-            except Exception as err:
-                self._log_failure(name, err)
+        for name in self._priced:
+            self._call(name, "set_cost", cost)
 
     def query(self, query: QueryLayer, written: list[int]) -> LayerAnswer | LayerFailed:
         """Query a layer.
@@ -72,15 +64,7 @@ class LayerSet:
         self._sent[name] = len(written)
         before = self._clock()
         try:
-            layer = self._layers[name]
-            if query.suggested and isinstance(layer, ContinuingLayer):
-                draft = layer.draft(
-                    new, query.budget, query.verified, after=query.after, suggested=query.suggested
-                )
-            elif query.after and isinstance(layer, ContinuingLayer):
-                draft = layer.draft(new, query.budget, query.verified, after=query.after)
-            else:
-                draft = layer.draft(new, query.budget, query.verified)
+            draft = self._layers[name].draft(new, query)
             seconds = self._clock() - before
             if draft is Draft.unanswered():
                 return LayerFailed(name, "no answer in time", seconds)
@@ -95,11 +79,14 @@ class LayerSet:
 
     def end(self, written: list[int], verified: Feedback | None) -> None:
         """Send the remaining tokens to every layer and end the generation."""
-        for name, layer in self._layers.items():
-            try:
-                layer.end(written[self._sent[name] :], verified)
-            except Exception as err:
-                self._log_failure(name, err)
+        for name in self._layers:
+            self._call(name, "end", written[self._sent[name] :], verified)
+
+    def _call(self, name: str, method: str, *args: Any) -> None:
+        try:
+            getattr(self._layers[name], method)(*args)
+        except Exception as err:
+            self._log_failure(name, err)
 
     def _log_failure(self, name: str, err: Exception) -> None:
         if name not in self._failed:
@@ -114,7 +101,7 @@ def _permit_after(after: Sequence[int], permit: Permit) -> Permit:
     return lambda tokens: max(0, permit([*after, *tokens]) - len(after))
 
 
-def _is_priced(layer: Layer) -> TypeGuard[CostAwareLayer]:
+def _is_priced(layer: Layer) -> bool:
     try:
         return isinstance(layer, CostAwareLayer)
     except Exception:  # the check reads attributes, which runs the layer's code

@@ -14,7 +14,7 @@ from typing import TypeVar
 from suffixsvc.types import TokenIds
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
-from suffixsvc_driver.decode.generation import Generation, Result, StepRecord, curve_for
+from suffixsvc_driver.decode.generation import Generation, Request, Result, StepRecord, curve_for
 from suffixsvc_driver.drafts.events import Verify
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.policy.calibration import Calibrator
@@ -50,19 +50,12 @@ def generate(
 
     Args:
         target: the model.
-        prompt_ids: 1-D, at least one token.
         config: policy and its settings.
-        layers: in query order, cheapest first.
-        max_tokens: largest number of tokens to emit.
-        sampling: sampling settings; drafted tokens that its grammar forbids are never sent.
         curve: cost of the target's steps. A :class:`LiveCurve` learns from them and should be shared by all
             generations; None for a guess that learns.
-        calibrator: learned statistics of the layers, which this generation continues.
-        stop: ends the generation when it returns True.
-        content: classifies the kind of a text, for controllers that depend on it; called after
-            every 64 tokens.
-        on_step: called after every step, before the next one starts.
         clock: seconds, for statistics only.
+
+    The other arguments are the attributes of :class:`~suffixsvc_driver.decode.generation.Request`.
 
     Raises:
         InvalidTokensError: the prompt is empty or has ids outside the vocabulary.
@@ -71,20 +64,8 @@ def generate(
             at a position.
         ModelError: the target failed.
     """
-    steps = stream(
-        target,
-        prompt_ids,
-        config,
-        layers,
-        max_tokens,
-        sampling=sampling,
-        curve=curve,
-        calibrator=calibrator,
-        stop=stop,
-        content=content,
-        clock=clock,
-    )
-    return drain(steps, on_step)
+    request = Request(prompt_ids, layers, max_tokens, sampling, stop, content, calibrator)
+    return drain(stream(target, request, config, curve=curve, clock=clock), on_step)
 
 
 def drain(steps: Generator[StepRecord, None, T], on_step: Callable[[StepRecord], None] | None = None) -> T:
@@ -107,40 +88,23 @@ def drain(steps: Generator[StepRecord, None, T], on_step: Callable[[StepRecord],
 
 def stream(
     target: Target,
-    prompt_ids: TokenIds,
+    request: Request,
     config: DriverConfig | None = None,
-    layers: Sequence[Layer] = (),
-    max_tokens: int = 256,
     *,
-    sampling: Sampling = GREEDY,
     curve: CostCurve | LiveCurve | None = None,
-    calibrator: Calibrator | None = None,
-    stop: StopRule | None = None,
-    content: Callable[[Sequence[int]], ContentType] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Generator[StepRecord, None, Result]:
     """Generate step by step: yields every target step and returns the result.
 
     Nothing runs between steps, so several generators can be interleaved. If the generator is closed before
-    its end, the layers are not ended. Arguments and exceptions are those of :func:`generate`; exceptions are
-    raised from the first step on.
+    its end, the layers are not ended. ``on_step`` of the request is not called. Arguments and exceptions are
+    those of :func:`generate`; exceptions are raised from the first step on.
     """
-    generation = Generation(
-        config or DriverConfig(),
-        curve_for(target, curve),
-        layers,
-        max_tokens,
-        clock,
-        target.sampler(sampling, prompt_ids),
-        target.vocab_size,
-        calibrator=calibrator,
-        content=content,
-    )
-    sampler = generation.sampler
+    generation = Generation(target, request, config or DriverConfig(), curve_for(target, curve), clock)
+    sampler, stop = generation.sampler, request.stop
     began = clock()
-    prefill = target.begin(prompt_ids)
-    prompt = tuple(int(t) for t in prompt_ids)
-    decision = generation.begin(target, prompt, prefill, clock() - began)
+    prefill = target.begin(request.prompt_ids)
+    decision = generation.begin(prefill, clock() - began)
     while isinstance(decision, Verify):
         before = clock()
         if decision.parents:

@@ -4,7 +4,7 @@
                                                                             │
       each step   every generation queries its layers and proposes a draft  │  Next -> .. -> Propose
                   the batch is allocated to the tokens that gain most       │  BudgetGrant -> Verify
-                  one batch; every generation takes its part                │  Verified -> Wait or Finish
+                  one batch; every generation takes its part                │  StepResult -> Wait or Finish
 
 Each generation is a :class:`~suffixsvc_driver.decode.generation.Generation` with an independent end. Prefill
 is not part of a step: at most one batch of one prompt is computed between two steps, which bounds the delay
@@ -20,16 +20,14 @@ from dataclasses import dataclass, field
 from suffixsvc.errors import InvalidInputError, ModelError
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
-from suffixsvc_driver.decode.generation import Generation, Result, curve_for
-from suffixsvc_driver.decode.requests import Began, Failure, Filled, Operation, Request, Run, Stepped
-from suffixsvc_driver.drafts.events import BudgetGrant, Finish, Next, Propose, Verify
+from suffixsvc_driver.decode.generation import Generation, Request, Result, curve_for
+from suffixsvc_driver.decode.requests import Failure, Run
+from suffixsvc_driver.drafts.events import BudgetGrant, Finish, Next, Propose, StepResult, Verify
 from suffixsvc_driver.policy.batch_budget import allocate_budget
 from suffixsvc_driver.policy.calibration import Calibrator
-from suffixsvc_driver.policy.chain_gain import RunningRate
+from suffixsvc_driver.policy.expected_gain import RunningRate
 from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
-from suffixsvc_driver.targets import LaneStep, ParallelTarget, Prefilled, Verification
-
-__all__ = ["generate_many"]
+from suffixsvc_driver.targets import LaneStep, ParallelTarget, Prefilled
 
 
 def generate_many(
@@ -69,9 +67,7 @@ class _Running:
 
     index: int
     lane: int
-    request: Request
     generation: Generation
-    prompt: tuple[int, ...]
     reused: int | None = None  # reused tokens of the prompt; None before the prefill
     prefill_seconds: float = 0.0
     proposal: Propose = field(default_factory=Propose)
@@ -82,11 +78,6 @@ class _Running:
     def base(self) -> int:
         """Tokens in the next batch without drafts."""
         return 1 + self.generation.replay
-
-
-def _check_request(index: int, request: object) -> None:
-    if not isinstance(request, Request):
-        raise InvalidInputError(f"requests[{index}] must be a Request", got=type(request).__name__)
 
 
 class _Loop:
@@ -107,7 +98,6 @@ class _Loop:
         self._filling: list[_Running] = []
         self._writing: list[_Running] = []
         self._outcomes: dict[int, Result | Failure] = {}
-        self._operations: list[Operation] = []
 
     def run(self, requests: Iterator[Request]) -> Run:
         began = self._clock()
@@ -120,7 +110,7 @@ class _Loop:
             if self._writing:
                 self._step()
         outcomes = tuple(self._outcomes[i] for i in range(len(self._outcomes)))
-        return Run(outcomes, tuple(self._operations), self._clock() - began)
+        return Run(outcomes, self._clock() - began)
 
     # -- start and end of requests
 
@@ -135,27 +125,22 @@ class _Loop:
         except Exception as err:  # the requests before it continue
             self._outcomes[index] = Failure(err)
             return False
+        if not isinstance(request, Request):
+            got = type(request).__name__
+            self._outcomes[index] = Failure(
+                InvalidInputError(f"requests[{index}] must be a Request", got=got)
+            )
+            return True
         try:
-            _check_request(index, request)
             lane = target.lane_for(request.prompt_ids, self._free)
             generation = Generation(
-                self._config,
-                self._curve,
-                request.layers,
-                request.max_tokens,
-                self._clock,
-                target.sampler(request.sampling, request.prompt_ids),
-                target.vocab_size,
-                calibrator=request.calibrator or self._calibrator,
-                rate=self._rate,
-                content=request.content,
+                target, request, self._config, self._curve, self._clock, self._calibrator, self._rate
             )
         except Exception as err:  # of this request only
             self._outcomes[index] = Failure(err)
             return True
-        prompt = tuple(int(t) for t in request.prompt_ids)
         self._free.remove(lane)
-        self._filling.append(_Running(index, lane, request, generation, prompt))
+        self._filling.append(_Running(index, lane, generation))
         return True
 
     def _fill(self, running: _Running) -> None:
@@ -165,18 +150,14 @@ class _Loop:
         try:
             if running.reused is None:
                 # late, so that prefixes shared with earlier prompts are already computed
-                running.reused = self._target.begin(lane, running.prompt)
-                self._operations.append(Began(lane, running.index, running.prompt))
-            self._operations.append(Filled(lane))
+                running.reused = self._target.begin(lane, running.generation.prompt)
             done = self._target.prefill(lane)
             running.prefill_seconds += self._clock() - before
             if not done:
                 return
-            computed = len(running.prompt) - 1 - running.reused
+            computed = len(running.generation.prompt) - 1 - running.reused
             prefilled = Prefilled(running.reused, computed)
-            running.generation.begin(
-                self._target, running.prompt, prefilled, running.prefill_seconds, batched=True
-            )
+            running.generation.begin(prefilled, running.prefill_seconds, batched=True)
         except Exception as err:  # of this request only
             self._filling.remove(running)
             self._fail(running, err)
@@ -207,7 +188,7 @@ class _Loop:
                 r.verify.token_ids,
                 r.generation.sampler,
                 r.generation.left,
-                r.request.stop,
+                r.generation.request.stop,
                 r.verify.parents,
             )
             for r in self._writing
@@ -220,8 +201,6 @@ class _Loop:
                 self._fail(running, err)
             return
         seconds = self._clock() - before
-        emitted = tuple(None if isinstance(s, Exception) else s.emitted for s in seen)
-        self._operations.append(Stepped(tuple((s.lane, s.drafted, s.parents) for s in steps), emitted))
         base = sum(r.base for r in self._writing)
         width = base + sum(len(s.drafted) for s in steps)
         for running, found in zip(tuple(self._writing), seen, strict=True):
@@ -280,12 +259,12 @@ class _Loop:
         """Assign the filler tokens to the generation with the most room in its context."""
         places = [0] * len(lengths)
         if padding:
-            rooms = [r.generation.room - n for r, n in zip(self._writing, lengths, strict=True)]
+            rooms = [r.generation.driver.room - n for r, n in zip(self._writing, lengths, strict=True)]
             widest = max(range(len(rooms)), key=rooms.__getitem__)
             places[widest] = padding if padding < rooms[widest] else 0
         return places
 
-    def _process(self, running: _Running, found: Verification | Exception, seconds: float) -> None:
+    def _process(self, running: _Running, found: StepResult | Exception, seconds: float) -> None:
         """Process a generation's part of the batch."""
         if isinstance(found, Exception):
             self._fail(running, found)
@@ -293,8 +272,8 @@ class _Loop:
         try:
             generation = running.generation
             record = generation.record_step(running.verify, found, seconds, other_tokens=running.other_tokens)
-            if running.request.on_step is not None:
-                running.request.on_step(record)
+            if generation.request.on_step is not None:
+                generation.request.on_step(record)
             decision = generation.advance(record, found)
             if isinstance(decision, Finish):
                 self._outcomes[running.index] = generation.finish()

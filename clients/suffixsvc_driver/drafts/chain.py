@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from suffixsvc.types import DraftSource
-from suffixsvc_driver.drafts.tree import is_chain
-
-__all__ = ["CleanDraft", "clean_chain", "clean_tree", "common_prefix"]
+from suffixsvc_driver.drafts.tree import is_chain, most_probable_path
 
 #: tokens of an answer that are read at most, whatever the budget
 _MAX_READ = 4096
+#: parent of a token whose parent is invalid
+_NOWHERE = -2
 _KNOWN_SOURCES = frozenset(int(s) for s in DraftSource)
 
 
@@ -60,74 +60,56 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return low
 
 
-def clean_chain(
+def valid_draft(
     draft: Any,
     budget: int,
     vocab_size: int,
     default_source: DraftSource,
     ends: frozenset[int] = frozenset(),
+    *,
+    trees: bool = False,
 ) -> CleanDraft:
-    """Return the most probable path of ``draft`` as a chain.
+    """Return the valid part of ``draft``: its first ``budget`` valid tokens with valid parents.
+
+    Of equal siblings the first is kept. Tokens after an end-of-generation token are removed.
 
     Args:
         draft: the answer of a layer; any object.
         budget: largest number of tokens.
         vocab_size: ids at or above it are invalid.
         default_source: of tokens with an invalid source.
-        ends: end-of-generation tokens, which end the chain.
+        ends: end-of-generation tokens.
+        trees: return a tree; otherwise the most probable path is returned as a chain.
     """
-    columns = _columns(draft)
+    columns = columns_of(draft)
     if columns is None:
         return CleanDraft(junk=True)
     tokens, parents, probs, sources = columns
+    count = min(len(tokens), _MAX_READ)
     junk = len(tokens) > _MAX_READ
-    path, repaired = _best_path(parents[:_MAX_READ], probs[:_MAX_READ])
-    junk = junk or repaired
-    out_tokens: list[int] = []
-    out_claims: list[float] = []
-    out_sources: list[int] = []
-    for i in path[:budget]:
-        if not _is_valid(tokens[i], probs[i], vocab_size):
-            junk = True
-            break
-        out_tokens.append(tokens[i])
-        out_claims.append(min(1.0, max(0.0, float(probs[i]))))
-        out_sources.append(_source(sources[i], default_source))
-        if tokens[i] in ends:
-            break
-    return CleanDraft(tuple(out_tokens), tuple(out_claims), tuple(out_sources), junk)
-
-
-def clean_tree(
-    draft: Any,
-    budget: int,
-    vocab_size: int,
-    default_source: DraftSource,
-    ends: frozenset[int] = frozenset(),
-) -> CleanDraft:
-    """Return the first ``budget`` valid tokens of ``draft`` with valid parents, as a tree.
-
-    Of equal siblings the first is kept. See :func:`clean_chain` for the arguments.
-    """
-    columns = _columns(draft)
-    if columns is None:
-        return CleanDraft(junk=True)
-    tokens, parents, probs, sources = columns
-    junk = len(tokens) > _MAX_READ
+    nodes: Sequence[int] = range(count)
+    if not trees and not is_chain(parents[:count]):
+        valid = [isinstance(parent, int) and -1 <= parent < i for i, parent in enumerate(parents[:count])]
+        junk = junk or not all(valid)
+        nodes = most_probable_path(
+            [parent if fits else _NOWHERE for parent, fits in zip(parents, valid, strict=False)],
+            [float(p) if _is_number(p) else -math.inf for p in probs[:count]],
+        )
     kept: dict[int, int] = {-1: -1}  # index in the draft -> index in ``out``
     seen: set[tuple[int, int]] = set()
     out: list[tuple[int, float, int, int]] = []
-    for i in range(min(len(tokens), _MAX_READ)):
+    for i in nodes:
         if len(out) >= budget:
             break
         token, parent, raw_prob = tokens[i], parents[i], probs[i]
         at = kept.get(parent) if isinstance(parent, int) else None
+        if at is not None and at >= 0 and out[at][0] in ends:
+            kept[i] = at
+            continue
         if at is None or not _is_valid(token, raw_prob, vocab_size) or (at, token) in seen:
             junk = True
             continue
         seen.add((at, token))
-        if at >= 0 and out[at][0] in ends:
-            continue
         kept[i] = len(out)
         out.append((token, min(1.0, max(0.0, float(raw_prob))), _source(sources[i], default_source), at))
     if not out:
@@ -136,7 +118,7 @@ def clean_tree(
     return CleanDraft(token_ids, raw_probs, known, junk, () if is_chain(at_parents) else at_parents)
 
 
-def _columns(draft: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]] | None:
+def columns_of(draft: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]] | None:
     """Return tokens, parents, probabilities and sources as lists of the same length, or None.
 
     An answer with lazy columns may raise any exception when they are accessed.
@@ -165,32 +147,3 @@ def _is_number(value: Any) -> bool:
         return isinstance(value, (int, float)) and math.isfinite(value)
     except OverflowError:  # an int beyond the range of float
         return False
-
-
-def _rank(prob: Any) -> float:
-    """Return the sort key of siblings; an invalid probability comes last."""
-    return float(prob) if _is_number(prob) else -math.inf
-
-
-def _best_path(parents: Sequence[Any], probs: Sequence[Any]) -> tuple[list[int], bool]:
-    """Return the path of the most probable children from the root, the first one on ties.
-
-    The second value tells whether the parent of some token was not an earlier token.
-    """
-    if all(parent == i - 1 for i, parent in enumerate(parents)):
-        return list(range(len(parents))), False
-    best_child: dict[int, int] = {}
-    repaired = False
-    for i, parent in enumerate(parents):
-        if not isinstance(parent, int) or not -1 <= parent < i:
-            repaired = True
-            continue
-        rival = best_child.get(parent)
-        if rival is None or _rank(probs[i]) > _rank(probs[rival]):
-            best_child[parent] = i
-    path: list[int] = []
-    at = best_child.get(-1)
-    while at is not None:
-        path.append(at)
-        at = best_child.get(at)
-    return path, repaired

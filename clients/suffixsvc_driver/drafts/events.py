@@ -2,14 +2,14 @@
 
     event                                   decision
     Begin                                   QueryLayer(layer, budget)   answered by LayerAnswer or LayerFailed
-    LayerAnswer(layer, draft, seconds)      Verify(token_ids)           answered by Verified
+    LayerAnswer(layer, draft, seconds)      Verify(token_ids)           answered by StepResult
     LayerFailed(layer, reason)              Finish(reason)              end of the generation
-    Verified(emitted, accepted, width)
+    StepResult(emitted, accepted, width)
 
 In a generation that shares its batches (``Begin.batched``), the loop starts each step and grants a part
 of the batch:
 
-    Begin, Verified                               Wait                     answered by Next
+    Begin, StepResult                               Wait                     answered by Next
     Next(other_tokens, room)                      QueryLayer ... Propose   answered by BudgetGrant
     BudgetGrant(length, padding, other_tokens)    Verify
 
@@ -39,7 +39,7 @@ __all__ = [
     "Next",
     "Propose",
     "QueryLayer",
-    "Verified",
+    "StepResult",
     "Verify",
     "Wait",
 ]
@@ -117,8 +117,8 @@ class LayerFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """Result of a target step.
+class StepResult:
+    """Result of a target step. The target leaves ``width``, ``seconds`` and ``content`` to the loop.
 
     Attributes:
         emitted: emitted tokens in order: the accepted ones and the bonus token, truncated at the end of the
@@ -133,7 +133,7 @@ class Verified:
 
     emitted: tuple[int, ...]
     accepted: int
-    width: int
+    width: int = 0
     stopped: bool = False
     replay: int = 0
     seconds: float = 0.0
@@ -169,7 +169,7 @@ class BudgetGrant:
     other_tokens: int
 
 
-Event = Begin | LayerAnswer | LayerFailed | Verified | Next | BudgetGrant
+Event = Begin | LayerAnswer | LayerFailed | StepResult | Next | BudgetGrant
 
 
 @dataclass(frozen=True, slots=True)

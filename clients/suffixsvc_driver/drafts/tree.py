@@ -14,20 +14,10 @@ for a chain. Siblings are different tokens, so a text determines a path.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from suffixsvc.errors import InvalidInputError
-
-__all__ = [
-    "branches_of",
-    "check_parents",
-    "depths_of",
-    "follow",
-    "is_chain",
-    "leaf_count",
-    "rows_of",
-    "walk",
-]
 
 
 def is_chain(parents: Sequence[int]) -> bool:
@@ -41,9 +31,7 @@ def check_parents(parents: Sequence[int], count: int) -> None:
     Raises:
         InvalidInputError: the number of parents is not ``count``, or a parent does not precede its child.
     """
-    if not parents:
-        return
-    if len(parents) != count:
+    if parents and len(parents) != count:
         raise InvalidInputError(
             "the number of parents must be that of the tokens", expected=count, got=len(parents)
         )
@@ -58,11 +46,8 @@ def follow(token_ids: Sequence[int], parents: Sequence[int], text: Sequence[int]
     """Return the indices of the drafted tokens that ``text`` begins with, along one path from the root."""
     path: list[int] = []
     if not parents:
-        for i, token in enumerate(text[: len(token_ids)]):
-            if token_ids[i] != token:
-                break
-            path.append(i)
-        return path
+        both = range(min(len(token_ids), len(text)))
+        return list(itertools.takewhile(lambda i: token_ids[i] == text[i], both))
     child: dict[tuple[int, int], int] = {}
     for i, step in enumerate(zip(parents, token_ids, strict=True)):
         child.setdefault(step, i)
@@ -94,6 +79,21 @@ def depths_of(parents: Sequence[int]) -> list[int]:
 def leaf_count(parents: Sequence[int]) -> int:
     """Return the number of tokens without children."""
     return len(parents) - len({parent for parent in parents if parent >= 0})
+
+
+def most_probable_path(parents: Sequence[int], ranks: Sequence[float]) -> list[int]:
+    """Return the path of the children of the largest rank from the root, the first one on ties."""
+    best_child: dict[int, int] = {}
+    for i, parent in enumerate(parents):
+        rival = best_child.get(parent)
+        if rival is None or ranks[i] > ranks[rival]:
+            best_child[parent] = i
+    path: list[int] = []
+    at = best_child.get(-1)
+    while at is not None:
+        path.append(at)
+        at = best_child.get(at)
+    return path
 
 
 def walk(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:

@@ -8,10 +8,10 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 
 from suffixsvc.types import Draft, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.drafts.events import Feedback, QueryLayer
 from suffixsvc_driver.settings.driver_config import LayerSpec
 
-__all__ = ["ContinuingLayer", "CostAwareLayer", "Layer", "drafting_cost"]
+__all__ = ["CostAwareLayer", "Layer", "drafting_cost"]
 
 #: Fraction of a drafted token's cost by which a layer cuts its own drafts. The driver cuts by the whole cost
 #: and by calibrated probabilities: where a prompt is copied, tokens of raw probability 0.93 are accepted in
@@ -35,13 +35,18 @@ class Layer(Protocol):
             cost: the target's cost curve, with padding; a float under a policy that does not use the curve.
         """
 
-    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
-        """Draft at most ``budget`` tokens; with 0, only send the new tokens.
+    def draft(self, new_token_ids: Sequence[int], query: QueryLayer) -> Draft:
+        """Draft at most ``query.budget`` tokens; with 0, only send the new tokens.
+
+        ``query.after``, a chain drafted for this step, is given only if ``spec.can_continue`` is set. The
+        draft follows the text and this chain, and its probabilities are conditional on the acceptance of the
+        whole chain. The chain does not become part of the text: accepted tokens come back in
+        ``new_token_ids``. ``query.suggested`` does not change the draft, but it may be faster where the two
+        agree (``spec.max_suggested``).
 
         Args:
             new_token_ids: tokens emitted since the last call, possibly none. Tokens of a call that raised
                 are not sent again: the layer itself must store what it could not pass on.
-            verified: feedback on the draft that the target verified in the last step; None before the first.
         """
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
@@ -54,30 +59,6 @@ class CostAwareLayer(Layer, Protocol):
 
     def set_cost(self, cost: VerifyCost) -> None:
         """Replace the cost that was passed to :meth:`Layer.begin`."""
-
-
-@runtime_checkable
-class ContinuingLayer(Layer, Protocol):
-    """A layer that can also continue another layer's draft, if ``spec.continues`` is set."""
-
-    def draft(
-        self,
-        new_token_ids: Sequence[int],
-        budget: int,
-        verified: Feedback | None,
-        *,
-        after: Sequence[int] = (),
-        suggested: Sequence[int] = (),
-    ) -> Draft:
-        """Draft a continuation; see :meth:`Layer.draft`.
-
-        Args:
-            after: a chain drafted for this step. The draft follows the text and this chain, and its
-                probabilities are conditional on the acceptance of the whole chain. The chain does not become
-                part of the text: accepted tokens come back in ``new_token_ids``.
-            suggested: tokens that other layers draft after the chain. They do not change the draft, but it
-                may be faster where the two agree (``spec.checks``).
-        """
 
 
 def drafting_cost(cost: VerifyCost) -> VerifyCost:

@@ -9,11 +9,9 @@ import numpy as np
 
 from suffixsvc.core import PromptLookup
 from suffixsvc.types import Draft, FloatArray, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.drafts.events import Feedback, QueryLayer
 from suffixsvc_driver.layers import drafting_cost
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
-
-__all__ = ["PromptLookupLayer"]
 
 #: new tokens that update the lookup's statistics; earlier ones of a longer update are appended as context
 _MAX_LEARNED: Final = 256
@@ -38,16 +36,16 @@ class PromptLookupLayer:
         self._curve = float(cost) if np.ndim(cost) == 0 else np.asarray(cost, np.float32)  # type: ignore[arg-type]  # a number, as it has no dimension
         self._cost = drafting_cost(cost)
 
-    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+    def draft(self, new_token_ids: Sequence[int], query: QueryLayer) -> Draft:
         """See the protocol."""
         if self._lookup is None:
             return Draft.empty()
         if new_token_ids:
-            width = 1 if verified is None else verified.width
+            width = 1 if query.verified is None else query.verified.width
             if len(new_token_ids) > _MAX_LEARNED:
                 self._lookup.append_context(new_token_ids[:-_MAX_LEARNED])
             self._lookup.append(new_token_ids[-_MAX_LEARNED:], self._cost_of(width), width)
-        return self._lookup.draft(budget, self._cost) if budget else Draft.empty()
+        return self._lookup.draft(query.budget, self._cost) if query.budget else Draft.empty()
 
     def _cost_of(self, width: int) -> float:
         if isinstance(self._curve, float):

@@ -8,12 +8,10 @@ from typing import Final, Unpack
 
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc.types import Draft, DraftSource, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.drafts.events import Feedback, QueryLayer
 from suffixsvc_driver.layers.worker_layer import WorkerLayer, WorkerOptions
 from suffixsvc_driver.retokenizing import Retokenizer, TextFit, TextTokenizer, compare_texts
 from suffixsvc_driver.workers.client.interface import DraftWorker
-
-__all__ = ["RetokenizedLayer"]
 
 #: weight of the sample's token ratio, in tokens of text
 _PRIOR_TOKENS: Final = 64
@@ -71,30 +69,22 @@ class RetokenizedLayer(WorkerLayer):
         """See the protocol."""
         self._text = list(prompt_ids)
 
-    def draft(
-        self,
-        new_token_ids: Sequence[int],
-        budget: int,
-        verified: Feedback | None,
-        *,
-        after: Sequence[int] = (),
-        suggested: Sequence[int] = (),
-    ) -> Draft:
+    def draft(self, new_token_ids: Sequence[int], query: QueryLayer) -> Draft:
         """See the protocol."""
         self._text.extend(new_token_ids)
-        if budget == 0:
+        if query.budget == 0:
             return Draft.empty()
-        text = [*self._text, *after]
+        text = [*self._text, *query.after]
         ids = self.retokenizer.follow(text)
-        wanted = math.ceil(budget * self._ratio(len(ids), len(text)))
+        wanted = math.ceil(query.budget * self._ratio(len(ids), len(text)))
         if self.description.context_size:
             wanted = min(wanted, self.description.context_size - len(ids))
         if not ids or wanted < 1:
             return Draft.empty()
         seconds = self._seconds_for(wanted + max(0, len(ids) - self._sent))
-        self._session.set_text(ids)
+        self.session.set_text(ids)
         self._sent = len(ids)
-        return self._translated(self._session.draft(wanted, seconds), budget)
+        return self._translated(self.session.draft(wanted, seconds), query.budget)
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         """See the protocol."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from suffixsvc.types import BackendSession, Draft, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.drafts.events import Feedback, QueryLayer
 from suffixsvc_driver.layers import drafting_cost
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
-
-__all__ = ["SuffixLayer"]
 
 
 class SuffixLayer:
@@ -55,18 +53,18 @@ class SuffixLayer:
         """See the protocol."""
         self._cost = drafting_cost(cost)
 
-    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+    def draft(self, new_token_ids: Sequence[int], query: QueryLayer) -> Draft:
         """See the protocol."""
         if self._cost is None:
             return Draft.empty()
         self._pending.extend(new_token_ids)
         draft = self.session.step(
             self._pending,
-            max_draft_tokens=budget,
+            max_draft_tokens=query.budget,
             verify_cost=self._cost,
             tree=self._tree,
             at=self._sent,
-            verified=verified,
+            verified=query.verified,
         )
         self._sent += len(self._pending)
         self._pending = []
@@ -75,4 +73,4 @@ class SuffixLayer:
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         """See the protocol."""
         if new_token_ids or self._pending:
-            self.draft(new_token_ids, 0, verified)
+            self.draft(new_token_ids, QueryLayer(self.spec.name, 0, verified))

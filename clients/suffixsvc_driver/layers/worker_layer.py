@@ -6,9 +6,7 @@ from typing import Final, TypedDict
 
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
-from suffixsvc_driver.workers.client.interface import DraftSession, DraftWorker, WorkerDescription
-
-__all__ = ["WorkerLayer", "WorkerOptions", "break_even_probability"]
+from suffixsvc_driver.workers.client.interface import DraftWorker, WorkerDescription
 
 #: timeout of a reply: this multiple of the expected time of its tokens, and this much more
 _TIMEOUT_FACTOR: Final = 3.0
@@ -64,6 +62,9 @@ class WorkerLayer:
         description: description of the worker, whose model can draft for the target.
         token_ratio: tokens of the worker's model per token of the target.
         options: see :class:`WorkerOptions`.
+
+    Attributes:
+        session: the session on the worker, with its counters.
     """
 
     def __init__(
@@ -80,30 +81,25 @@ class WorkerLayer:
             LayerKind.DRAFT_MODEL,
             seconds_per_token=description.seconds_per_token * token_ratio,
             max_draft_tokens=options.get("max_draft_tokens", 16),
-            continues=True,
+            can_continue=True,
             seconds_per_read_token=description.seconds_per_read_token * token_ratio,
         )
         p_min, curve = options.get("p_min"), options.get("curve")
         if p_min is None:
             seconds = self.spec.seconds_per_token
             p_min = _DEFAULT_P_MIN if curve is None else break_even_probability(curve, seconds)
-        self._session = worker.open_session(
+        self.session = worker.open_session(
             p_min=p_min, top_k=options.get("top_k", 10), wait_seconds=options.get("wait_seconds", 0.0)
         )
         self._timeout = options.get("timeout_seconds")
 
-    @property
-    def session(self) -> DraftSession:
-        """The session on the worker, for its counters."""
-        return self._session
-
     def close(self) -> None:
         """Close the session, which frees the worker's KV."""
-        self._session.close()
+        self.session.close()
 
     def _seconds_for(self, tokens: int) -> float:
         """Timeout of a reply for which the worker computes ``tokens`` tokens."""
         if self._timeout is not None:
             return self._timeout
-        expected = tokens * self._session.seconds_per_token
+        expected = tokens * self.session.seconds_per_token
         return min(_MAX_TIMEOUT_SECONDS, _GRACE_SECONDS + _TIMEOUT_FACTOR * expected)

@@ -6,7 +6,7 @@
 
 A token costs the same in any position of the batch, so the best n tokens of all drafts are the best set of n,
 and n is found as the length of a single draft: it maximises sum of gains - lambda * c[base + n]. See
-:mod:`suffixsvc_driver.policy.chain_gain`.
+:mod:`suffixsvc_driver.policy.expected_gain`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from suffixsvc_driver.cost.curve import CostCurve
-from suffixsvc_driver.policy.chain_gain import MIN_GAIN
-
-__all__ = ["BudgetShares", "allocate_budget"]
+from suffixsvc_driver.policy.expected_gain import MIN_GAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ from typing import Final
 from suffixsvc_driver.policy.decaying_mean import DecayingMean
 from suffixsvc_driver.policy.layer_value import LayerValue
 
-__all__ = ["Calibrator"]
-
 #: upper ends of the raw-probability buckets; dense where most drafted tokens lie
 _PROBABILITY_EDGES: Final = (0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99)
 #: first depths of the depth buckets after the first

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from suffixsvc_driver.settings.driver_config import Controller, DriverConfig
 from suffixsvc_driver.settings.model_class import K_TRIED
 from suffixsvc_driver.settings.text_kind import ContentType
 
-__all__ = ["CONTENT_RANGES", "AdaptiveK", "ClassK", "ContentK", "FixedK", "KController", "make_controller"]
-
+#: steps between changes: with one after every step K would reach a bound before the window has moved
+_REVIEW_EVERY: Final = 16
 #: useful draft lengths by kind of text: (smallest, largest)
 CONTENT_RANGES: Final[Mapping[ContentType, tuple[int, int]]] = {
     ContentType.CODE: (20, 24),
@@ -26,51 +26,29 @@ CONTENT_RANGES: Final[Mapping[ContentType, tuple[int, int]]] = {
 }
 
 
-class KController(Protocol):
-    """Chooses K, the number of tokens to draft."""
+class KController:
+    """Chooses K, the number of tokens to draft.
 
-    @property
-    def value(self) -> int:
-        """K of the next step."""
-
-    def add(self, drafted: int, accepted: int) -> None:
-        """Record a step that sent a draft."""
-
-    def set_content(self, content: ContentType) -> None:
-        """Set the kind of text that is being written."""
-
-
-class FixedK:
-    """Constant K."""
-
-    def __init__(self, config: DriverConfig) -> None:
-        self.value = config.k_start
-
-    def add(self, drafted: int, accepted: int) -> None:
-        """Do nothing."""
-
-    def set_content(self, content: ContentType) -> None:
-        """Do nothing."""
-
-
-class AdaptiveK:
-    """K raised and lowered by the acceptance rate over a sliding window."""
-
-    #: steps between changes: with one after every step K would reach a bound before the window has moved
-    _REVIEW_EVERY: Final = 16
+    K is raised and lowered by the acceptance rate over a sliding window, within the range of the controller.
+    """
 
     def __init__(self, config: DriverConfig) -> None:
         self._config = config
         self._window: deque[tuple[int, int]] = deque(maxlen=config.k_window_steps)
         self._since_review = 0
-        self._min, self._max = config.k_min, config.k_max
         self.value = config.k_start
+        self._set_range(config.k_min, config.k_max)
+        if config.controller is Controller.FIXED:
+            self._set_range(config.k_start, config.k_start)
+        elif config.controller is Controller.CLASS and config.model_class is not None:
+            tried = K_TRIED[config.model_class]
+            self._set_range(tried[0], tried[-1])
 
     def add(self, drafted: int, accepted: int) -> None:
-        """Record a step that sent a draft, and change K every :attr:`_REVIEW_EVERY` of them."""
+        """Record a step that sent a draft, and change K every _REVIEW_EVERY of them."""
         self._window.append((drafted, accepted))
         self._since_review += 1
-        if self._since_review < self._REVIEW_EVERY:
+        if self._since_review < _REVIEW_EVERY:
             return
         self._since_review = 0
         rate = sum(a for _, a in self._window) / sum(d for d, _ in self._window)
@@ -80,39 +58,10 @@ class AdaptiveK:
             self.value = max(self._min, self.value - self._config.k_step)
 
     def set_content(self, content: ContentType) -> None:
-        """Do nothing."""
+        """Set the kind of text that is being written."""
+        if self._config.controller is Controller.CONTENT:
+            self._set_range(*CONTENT_RANGES[content])
 
     def _set_range(self, low: int, high: int) -> None:
         self._min, self._max = low, high
         self.value = min(high, max(low, self.value))
-
-
-class ContentK(AdaptiveK):
-    """:class:`AdaptiveK` within the range of the kind of text."""
-
-    def set_content(self, content: ContentType) -> None:
-        """Set the range of K."""
-        self._set_range(*CONTENT_RANGES[content])
-
-
-class ClassK(AdaptiveK):
-    """:class:`AdaptiveK` within the range tried with models of the target's class."""
-
-    def __init__(self, config: DriverConfig) -> None:
-        super().__init__(config)
-        if config.model_class is not None:  # DriverConfig requires it
-            tried = K_TRIED[config.model_class]
-            self._set_range(tried[0], tried[-1])
-
-
-_KINDS: Final[Mapping[Controller, type[FixedK] | type[AdaptiveK]]] = {
-    Controller.FIXED: FixedK,
-    Controller.ADAPTIVE: AdaptiveK,
-    Controller.CONTENT: ContentK,
-    Controller.CLASS: ClassK,
-}
-
-
-def make_controller(config: DriverConfig) -> KController:
-    """Create the controller that ``config`` names."""
-    return _KINDS[config.controller](config)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DecayingMean"]
-
 
 class DecayingMean:
     """Weighted sum and weight of the observations.

@@ -15,8 +15,6 @@ from typing import Final
 
 from suffixsvc_driver.policy.decaying_mean import DecayingMean
 
-__all__ = ["HitRun", "LayerValue"]
-
 #: first miss count of each bucket after the first
 _MISS_EDGES: Final = (1, 2, 3, 5, 9, 17)
 #: prior of the gain of a query, tokens

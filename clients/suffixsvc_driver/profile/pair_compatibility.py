@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from suffixsvc_driver.retokenizing import TextFit, compare_texts
+from suffixsvc_driver.targets.llama.experts import expert_counts
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.llama.tokenizer import LlamaTokenizer
 from suffixsvc_models.gguf_header import GgufHeader
 from suffixsvc_models.known_pairs import KnownPair, find_known
 from suffixsvc_models.vocabulary import RuleOutcome, Vocabulary, compare_vocabularies
-
-__all__ = ["Compatibility", "ModelFacts", "compare_files", "compare_models", "read_facts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +37,8 @@ class ModelFacts:
     @property
     def active_bytes(self) -> int:
         """Approximate bytes that a step reads; for a mixture of experts, the share of the used ones."""
-        architecture = self.header.architecture
-        experts = self.header.values.get(f"{architecture}.expert_count", 0)
-        used = self.header.values.get(f"{architecture}.expert_used_count", 0)
-        if isinstance(experts, int) and isinstance(used, int) and 0 < used < experts:
-            return self.size_bytes * used // experts
-        return self.size_bytes
+        experts, used = expert_counts(self.header)
+        return self.size_bytes * used // experts if 0 < used < experts else self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)

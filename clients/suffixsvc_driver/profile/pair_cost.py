@@ -11,8 +11,6 @@ from suffixsvc_driver.profile.target_cost import Progress, measured_curve, secon
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.single import LlamaTarget
 
-__all__ = ["CURVE_WIDTH", "PairCost", "measure_pair", "measured_seconds_per_token"]
-
 #: default of the widest measured step, which is part of a stored curve's key
 CURVE_WIDTH: Final = 64
 _CONTEXT_SIZE: Final = 1024

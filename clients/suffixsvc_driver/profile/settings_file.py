@@ -19,35 +19,21 @@ Omitted keys keep their defaults. An unknown key, or a value of another type, is
 
 from __future__ import annotations
 
-import enum
 import json
-import math
 import os
-import tempfile
-import tomllib
-import types
-import typing
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc.settings import read_toml
 from suffixsvc_driver.sampling.settings import Sampling
-from suffixsvc_driver.settings.driver_config import DriverConfig, LayerKind
+from suffixsvc_driver.settings.atomic_file import write_atomically
+from suffixsvc_driver.settings.checks import as_integer, as_real, check_numbers
+from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.llama.context import ContextSettings
-
-__all__ = [
-    "DraftModelSettings",
-    "LayerSettings",
-    "Settings",
-    "TargetSettings",
-    "read_settings",
-    "write_settings",
-]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +64,24 @@ class TargetSettings:
 
     def __post_init__(self) -> None:
         self.context_settings(threads=1, context_size=1)
-        if self.experts_used is not None and self.experts_used < 1:
-            raise InvalidConfigError("experts_used must be >= 1", got=self.experts_used)
+        if self.experts_used is not None:
+            as_integer("experts_used", self.experts_used)
 
     def context_settings(self, *, threads: int, context_size: int, slots: int = 1) -> ContextSettings:
         """Return settings of a context, with ``threads`` and ``context_size`` unless these are set here."""
+        shared = {name: getattr(self, name) for name in _SHARED}
         return ContextSettings(
             context_size=context_size if self.context_size is None else self.context_size,
             slots=slots,
             threads=threads if self.threads is None else self.threads,
-            batch_size=self.batch_size,
-            max_width=self.max_width,
-            flash_attention=self.flash_attention,
-            kv_type=self.kv_type,
-            snapshots=self.snapshots,
-            full_window=self.full_window,
-            branches=self.branches,
+            **shared,
         )
+
+
+#: fields of TargetSettings that a context has, too
+_SHARED: Final = {each.name for each in fields(ContextSettings)} & {
+    each.name for each in fields(TargetSettings)
+} - {"context_size", "threads"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +100,11 @@ class LayerSettings:
     max_draft_tokens: int = 64
 
     def __post_init__(self) -> None:
-        _require_at_least_one("max_draft_tokens", self.max_draft_tokens)
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True)
-class DraftModelSettings:
+class DraftModelSettings(LayerSettings):
     """Settings of the draft model's layer.
 
     Attributes:
@@ -129,46 +116,38 @@ class DraftModelSettings:
         InvalidConfigError: ``p_min`` outside 0 .. 1, a number below 1.
     """
 
-    enabled: bool = True
     max_draft_tokens: int = 16
     p_min: float | None = None
     top_k: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("max_draft_tokens", "top_k"):
-            _require_at_least_one(name, getattr(self, name))
-        if self.p_min is not None and not 0.0 <= self.p_min <= 1.0:
-            raise InvalidConfigError("p_min must be in 0 .. 1", got=self.p_min)
+        check_numbers(self)
+        if self.p_min is not None:
+            as_real("p_min", self.p_min, 0.0, 1.0, "in 0 .. 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Contents of a settings file. The tables of layers have the layers' names in statistics."""
-
+@dataclass(frozen=True)
+class _Tables:
     driver: DriverConfig = field(default_factory=DriverConfig)
     target: TargetSettings = field(default_factory=TargetSettings)
     sampling: Sampling = field(default_factory=Sampling)
-    prompt_lookup: LayerSettings = field(default_factory=LayerSettings)
-    suffix: LayerSettings = field(default_factory=LayerSettings)
-    draft_model: DraftModelSettings = field(default_factory=DraftModelSettings)
 
 
-#: table of the file -> field of Settings
-_TABLES: Final[Mapping[str, str]] = {
-    "driver": "driver",
-    "target": "target",
-    "sampling": "sampling",
-    f"layers.{LayerKind.PROMPT_LOOKUP}": "prompt_lookup",
-    f"layers.{LayerKind.SUFFIX}": "suffix",
-    f"layers.{LayerKind.DRAFT_MODEL}": "draft_model",
-}
-_CLASSES: Final[Mapping[str, type[Any]]] = typing.get_type_hints(Settings)
-_NAME_OF: Final = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a finite number",
-    str: "a text in quotes",
-}
+@dataclass(frozen=True)
+class _Layers:
+    prompt_lookup: Annotated[LayerSettings, Field(alias="prompt-lookup")] = LayerSettings()
+    suffix: LayerSettings = LayerSettings()
+    draft_model: Annotated[DraftModelSettings, Field(alias="draft-model")] = DraftModelSettings()
+
+
+@dataclass(frozen=True)
+class Settings(_Layers, _Tables):
+    """Contents of a settings file. The tables of layers have the layers' names in statistics."""
+
+
+@dataclass(frozen=True)
+class _File(_Tables):
+    layers: _Layers = _Layers()
 
 
 def read_settings(path: str | os.PathLike[str]) -> Settings:
@@ -177,20 +156,11 @@ def read_settings(path: str | os.PathLike[str]) -> Settings:
     Raises:
         InvalidConfigError: the file cannot be read, is not TOML, or has an invalid key, which is named.
     """
-    file = Path(path)
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidConfigError(
-            f"the settings in {file} cannot be read", expected="a TOML file", got=error.strerror
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:  # the first says line
-        raise InvalidConfigError(f"the settings in {file} must be TOML", got=error) from None
-    where = str(file)
-    found: dict[str, Any] = {}
-    for name, table in _tables(data, where):
-        found[_TABLES[name]] = _read_table(_CLASSES[_TABLES[name]], table, where, name)
-    return Settings(**found)
+    file = read_toml(_File, path, "settings file")
+    layers = file.layers
+    return Settings(
+        file.driver, file.target, file.sampling, layers.prompt_lookup, layers.suffix, layers.draft_model
+    )
 
 
 def write_settings(path: str | os.PathLike[str], settings: Settings, *, note: str = "") -> None:
@@ -200,24 +170,25 @@ def write_settings(path: str | os.PathLike[str], settings: Settings, *, note: st
         note: comment at the top of the file.
 
     Raises:
-        InvalidConfigError: a value that TOML cannot represent, or the file cannot be written.
+        InvalidConfigError: a value that the file cannot represent, or the file cannot be written.
     """
     lines = [f"# {line}".rstrip() for line in note.splitlines()]
-    for name, attribute in _TABLES.items():
-        table = getattr(settings, attribute)
+    layers = {each.name for each in fields(_Layers)}
+    for part in fields(settings):
+        table = getattr(settings, part.name)
+        name = f"layers.{part.name.replace('_', '-')}" if part.name in layers else part.name
         lines += ["", f"[{name}]"] if lines else [f"[{name}]"]
-        lines += [f"{key} = {_toml(value)}" for key, value in _writable(table, name) if value is not None]
+        for each in fields(table):
+            value = getattr(table, each.name)
+            if isinstance(value, (bool, int, float, str)):
+                lines.append(f"{each.name} = {_toml(value)}")
+            elif value != each.default:
+                raise InvalidConfigError(
+                    f"{name}.{each.name} must have its default in a settings file", got=repr(value)[:80]
+                )
     file = Path(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                out.write("\n".join(lines) + "\n")
-            os.replace(temporary, file)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+        write_atomically(file, "\n".join(lines) + "\n")
     except OSError as error:
         raise InvalidConfigError(
             f"the settings cannot be written to {file}",
@@ -226,101 +197,8 @@ def write_settings(path: str | os.PathLike[str], settings: Settings, *, note: st
         ) from None
 
 
-def _tables(data: Mapping[str, Any], file: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The tables of a file, by their full names."""
-    layers = data.get("layers", {})
-    if not isinstance(layers, dict):
-        raise _wrong(file, "layers", f"tables, as [layers.{LayerKind.SUFFIX}]", repr(layers))
-    found = {name: value for name, value in data.items() if name != "layers"}
-    found |= {f"layers.{name}": value for name, value in layers.items()}
-    for name, table in found.items():
-        if name not in _TABLES:
-            raise _wrong(file, name, ", ".join(f"[{known}]" for known in _TABLES), "another key")
-        if not isinstance(table, dict):
-            raise _wrong(file, name, f"a table, as in [{name}]", repr(table))
-        yield name, table
-
-
-def _read_table(kind: type[T], table: Mapping[str, Any], file: str, name: str) -> T:
-    types_of = _settable(kind)
-    values = {}
-    for key, value in table.items():
-        where = f"{name}.{key}"
-        if key not in types_of:
-            raise _wrong(file, where, "one of " + ", ".join(types_of), key)
-        values[key] = _checked(value, types_of[key], file, where)
-    try:
-        return kind(**values)
-    except InvalidConfigError as error:
-        key = next((key for key in values if key in error.message), "")
-        where = f"{name}.{key}" if key else f"[{name}]"
-        condition = error.expected or error.message.partition(" must be ")[2]
-        raise _wrong(file, where, condition, f"{error.got} ({error.message})") from None
-
-
-def _settable(kind: type[Any]) -> dict[str, tuple[type, ...]]:
-    """Fields that a file can represent, and the types of their values."""
-    hints = typing.get_type_hints(kind)
-    found = {}
-    for each in fields(kind):
-        hint = hints[each.name]
-        members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        kinds = tuple(member for member in members if member is not type(None))
-        if all(_is_scalar(kind) for kind in kinds):
-            found[each.name] = kinds
-    return found
-
-
-def _is_scalar(kind: Any) -> bool:
-    return kind in _NAME_OF or (isinstance(kind, enum.EnumType) and issubclass(kind, enum.StrEnum))
-
-
-def _checked(value: Any, kinds: tuple[type, ...], file: str, where: str) -> Any:
-    for kind in kinds:
-        if issubclass(kind, enum.StrEnum):
-            if isinstance(value, str) and value in list(kind):
-                return kind(value)
-        elif kind is float and type(value) is int:
-            return float(value)
-        elif type(value) is kind and not (isinstance(value, float) and not math.isfinite(value)):
-            return value
-    expected = " or ".join(
-        _NAME_OF[kind] if kind in _NAME_OF else " or ".join(f'"{member}"' for member in _members(kind))
-        for kind in kinds
-    )
-    raise _wrong(file, where, expected, repr(value))
-
-
-def _members(kind: type) -> list[str]:
-    return [str(member) for member in kind] if issubclass(kind, enum.StrEnum) else []
-
-
-def _writable(table: Any, name: str) -> Iterator[tuple[str, Any]]:
-    known = _settable(type(table))
-    for each in fields(table):
-        value = getattr(table, each.name)
-        if each.name in known:
-            yield each.name, value
-        elif value != each.default:
-            raise InvalidConfigError(
-                f"{name}.{each.name} must have its default in a settings file",
-                got=repr(value)[:80],
-            )
-
-
 def _toml(value: bool | int | float | str) -> str:
     """A TOML value. JSON strings are TOML strings, except for a control character that JSON leaves as is."""
     if isinstance(value, str):
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _wrong(file: str, key: str, expected: object, got: object) -> InvalidConfigError:
-    return InvalidConfigError(
-        f"the settings in {file} are wrong at {key}", expected=expected, got=str(got)[:200]
-    )
-
-
-def _require_at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise InvalidConfigError(f"{name} must be >= 1", got=value)

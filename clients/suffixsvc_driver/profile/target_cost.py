@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypedDict, Unpack
 
 import structlog
 
@@ -22,20 +22,6 @@ from suffixsvc_driver.cost.curve_file import MEASURED_CONTEXT, CurveKey, cost_fo
 from suffixsvc_driver.cost.live_curve import MEASURED, STORED, LiveCurve
 from suffixsvc_driver.targets.llama.binding import build_name
 from suffixsvc_driver.targets.single import LlamaTarget
-
-__all__ = [
-    "MEASURE_SECONDS",
-    "Progress",
-    "check_curve",
-    "guessed_curve",
-    "key_of",
-    "measure_curve",
-    "measured_curve",
-    "scatter",
-    "seconds_per_step",
-    "stored_curve",
-    "stored_or_measured_costs",
-]
 
 _log = structlog.get_logger(__name__)
 #: measured widths; widths between them take the cost of the more expensive neighbour
@@ -62,32 +48,6 @@ _ENOUGH_SAMPLES: Final = 2
 Progress = Callable[[int, int], None]
 
 
-class Measurable(Protocol):
-    """A target that can be measured, as :class:`suffixsvc_driver.targets.single.LlamaTarget`."""
-
-    @property
-    def max_width(self) -> int:
-        """Tokens of one verification step."""
-
-    @property
-    def context_size(self) -> int:
-        """Capacity in tokens."""
-
-    @property
-    def position(self) -> int:
-        """Position of the newest token."""
-
-    def begin(self, prompt_ids: Sequence[int]) -> object:
-        """Prefill a prompt."""
-
-    def probe(self, width: int) -> None:
-        """Verify ``width`` tokens after the current sequence and roll them back; a single token that cannot
-        be rolled back stays."""
-
-    def rewind(self, keep: int) -> None:
-        """Truncate the sequence to ``keep`` tokens."""
-
-
 def key_of(target: LlamaTarget) -> CurveKey:
     """Return the key of a target's curve. Reads 2 MiB of the model file."""
     settings = target.settings
@@ -105,14 +65,26 @@ def key_of(target: LlamaTarget) -> CurveKey:
     )
 
 
+class MeasureOptions(TypedDict, total=False):
+    """Options of every measurement.
+
+    Attributes:
+        rounds: number of samples per width; default 5.
+        progress: see :data:`Progress`.
+        clock: seconds.
+    """
+
+    rounds: int
+    progress: Progress | None
+    clock: Callable[[], float]
+
+
 def stored_or_measured_costs(
     target: LlamaTarget,
     *,
-    rounds: int = 5,
     folder: Path | None = None,
     again: bool = False,
-    progress: Progress | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    **options: Unpack[MeasureOptions],
 ) -> CostCurve:
     """Return the target's stored curve, or measure it now and store it.
 
@@ -123,14 +95,12 @@ def stored_or_measured_costs(
     after :data:`MEASURE_SECONDS`, with the samples taken so far.
 
     Args:
-        rounds: number of samples per width.
         folder: instead of :func:`cost_folder`.
         again: measure even if a curve is stored.
-        progress: see :data:`Progress`.
     """
-    key = key_of(target)
+    key, clock = key_of(target), options.get("clock", time.perf_counter)
     folder = folder or cost_folder()
-    stored = _load_stored(key, folder)
+    stored = stored_curve(target, folder=folder)
     if stored is not None and not again:
         return stored
     _log.info(
@@ -141,18 +111,16 @@ def stored_or_measured_costs(
     )
 
     def disturbance(samples: Mapping[int, Sequence[float]]) -> float:
-        few = min(map(len, samples.values()), default=0) < min(rounds, _ENOUGH_SAMPLES)
+        few = min(map(len, samples.values()), default=0) < min(
+            options.get("rounds", _ENOUGH_SAMPLES), _ENOUGH_SAMPLES
+        )
         return math.inf if few and target.max_width > 1 else scatter(samples)
 
     began = clock()
-    curve, samples = measure_curve(
-        target, rounds=rounds, seconds=MEASURE_SECONDS, progress=progress, clock=clock
-    )
+    curve, samples = measure_curve(target, seconds=MEASURE_SECONDS, **options)
     taken = clock() - began
     if disturbance(samples) > _STEADY and 2 * taken <= MEASURE_SECONDS:
-        second = measure_curve(
-            target, rounds=rounds, seconds=MEASURE_SECONDS - taken, progress=progress, clock=clock
-        )
+        second = measure_curve(target, seconds=MEASURE_SECONDS - taken, **options)
         curve, samples = min((curve, samples), second, key=lambda found: disturbance(found[1]))
     if disturbance(samples) > _STEADY:
         _log.warning(
@@ -183,11 +151,9 @@ def scatter(samples: Mapping[int, Sequence[float]]) -> float:
 def measured_curve(
     target: LlamaTarget,
     *,
-    rounds: int = 5,
     folder: Path | None = None,
     again: bool = False,
-    progress: Progress | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    **options: Unpack[MeasureOptions],
 ) -> LiveCurve:
     """Return a curve that learns from every step: read from disk and corrected by a few steps of some widths,
     or measured now and stored.
@@ -199,32 +165,44 @@ def measured_curve(
     """
     stored = None if again else stored_curve(target, folder=folder)
     if stored is None:
-        curve = stored_or_measured_costs(
-            target, rounds=rounds, folder=folder, again=again, progress=progress, clock=clock
-        )
+        curve = stored_or_measured_costs(target, folder=folder, again=again, **options)
         return LiveCurve(curve, MEASURED)
     live = LiveCurve(stored, STORED)
-    check_curve(target, live, clock=clock)
+    check_curve(target, live, clock=options.get("clock", time.perf_counter))
     return live
 
 
 def check_curve(
-    target: Measurable, live: LiveCurve, *, clock: Callable[[], float] = time.perf_counter
+    target: LlamaTarget, live: LiveCurve, *, clock: Callable[[], float] = time.perf_counter
 ) -> None:
     """Update a curve by a few steps of some widths, after a context of the same length as it was measured."""
-    position = _position(target)
-    text = _text(position)
-    target.begin(text)
+    timer = _Timer(target, _position(target), clock)
     widths = [width for width in _CHECKED_WIDTHS if width <= min(target.max_width, live.curve.max_width)]
     for turn in range(1 + _CHECK_ROUNDS):
         for width in widths if turn % 2 else reversed(widths):
-            if target.position + width >= target.context_size:  # single tokens may stay
-                target.begin(text)
-            before = clock()
-            target.probe(width)
+            seconds = timer.seconds(width)
             if turn:  # buffers are allocated on first use
-                live.observe(width, clock() - before)
+                live.observe(width, seconds)
     target.rewind(0)
+
+
+class _Timer:
+    """Times steps after a context of a given length."""
+
+    def __init__(self, target: LlamaTarget, position: int, clock: Callable[[], float]) -> None:
+        self._target, self._clock = target, clock
+        # arbitrary tokens: the cost of a step does not depend on them
+        self._text = [1 + i % 97 for i in range(position)]
+        target.begin(self._text)
+
+    def seconds(self, width: int) -> float:
+        """Return the seconds of a step of ``width`` tokens."""
+        target = self._target
+        if target.position + width >= target.context_size:  # single tokens may stay
+            target.begin(self._text)
+        before = self._clock()
+        target.probe(width)
+        return self._clock() - before
 
 
 def stored_curve(target: LlamaTarget, *, folder: Path | None = None) -> CostCurve | None:
@@ -233,11 +211,8 @@ def stored_curve(target: LlamaTarget, *, folder: Path | None = None) -> CostCurv
     Args:
         folder: instead of :func:`cost_folder`.
     """
-    return _load_stored(key_of(target), folder or cost_folder())
-
-
-def _load_stored(key: CurveKey, folder: Path) -> CostCurve | None:
-    path = folder / key.file_name()
+    key = key_of(target)
+    path = (folder or cost_folder()) / key.file_name()
     if not os.path.exists(path):  # unlike Path.exists, quiet about a folder without rights
         return None
     try:
@@ -248,7 +223,7 @@ def _load_stored(key: CurveKey, folder: Path) -> CostCurve | None:
 
 
 def measure_curve(
-    target: Measurable,
+    target: LlamaTarget,
     *,
     rounds: int = 5,
     seconds: float = math.inf,
@@ -269,20 +244,11 @@ def measure_curve(
         The curve, and the corrected seconds of the samples of each width.
     """
     end = clock() + seconds
-    text = _text(_position(target))
-    target.begin(text)
+    timed = _Timer(target, _position(target), clock).seconds
     widths = [w for w in _WIDTHS if w < target.max_width]
     if target.max_width > 1:
         widths.append(target.max_width)
     done, total = 0, rounds * len(widths)
-
-    def timed(width: int) -> float:
-        if target.position + width >= target.context_size:  # single tokens may stay
-            target.begin(text)
-        before = clock()
-        target.probe(width)
-        return clock() - before
-
     timed(1)  # buffers are allocated on first use
     first: dict[int, float] = {}
     for width in widths:
@@ -314,17 +280,12 @@ def measure_curve(
     return curve, {width: [unit * ratio for ratio in s] for width, s in ratios.items()}
 
 
-def _position(target: Measurable) -> int:
+def _position(target: LlamaTarget) -> int:
     """Length of the context before the measured steps, limited by the target's capacity."""
     return max(1, min(MEASURED_CONTEXT, (target.context_size - target.max_width - 1) // 2))
 
 
-def _text(length: int) -> list[int]:
-    """A context of arbitrary tokens: the cost of a step does not depend on them."""
-    return [1 + i % 97 for i in range(length)]
-
-
-def guessed_curve(target: Measurable, *, clock: Callable[[], float] = time.perf_counter) -> CostCurve:
+def guessed_curve(target: LlamaTarget, *, clock: Callable[[], float] = time.perf_counter) -> CostCurve:
     """Return an estimate of the curve, from a few plain steps and a few wider ones after a short context."""
     plain = seconds_per_step(target, rounds=_GUESS_ROUNDS, position=1, clock=clock)
     width = min(_GUESS_WIDTH, target.max_width)
@@ -336,7 +297,7 @@ def guessed_curve(target: Measurable, *, clock: Callable[[], float] = time.perf_
 
 
 def seconds_per_step(
-    target: Measurable,
+    target: LlamaTarget,
     *,
     width: int = 1,
     rounds: int = 15,
@@ -351,12 +312,8 @@ def seconds_per_step(
         position: length of the context before the steps, limited by the target's capacity.
     """
     position = max(1, min(position, target.context_size // 2))
-    target.begin(_text(position))
-    target.probe(width)  # buffers are allocated on first use
-    taken = []
-    for _ in range(rounds):
-        before = clock()
-        target.probe(width)
-        taken.append(clock() - before)
+    timer = _Timer(target, position, clock)
+    timer.seconds(width)  # buffers are allocated on first use
+    taken = [timer.seconds(width) for _ in range(rounds)]
     target.rewind(0)
     return statistics.median(taken)

@@ -21,8 +21,6 @@ from typing import Final
 from suffixsvc_driver.drafts.chain import common_prefix
 from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer, adds_leading_blank
 
-__all__ = ["TextFollower"]
-
 #: bytes that are tokenized again, and the factor of each further attempt
 _REACH: Final = 64
 _REACH_FACTOR: Final = 4

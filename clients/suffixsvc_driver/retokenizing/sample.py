@@ -7,15 +7,15 @@ draft.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from suffixsvc.errors import VocabularyMismatchError
-from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer
+from suffixsvc_driver.drafts.chain import common_prefix
+from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer, piece_ends
 from suffixsvc_driver.retokenizing.translating import Retokenizer
-
-__all__ = ["SAMPLE_TEXTS", "TextFit", "compare_texts"]
 
 #: length of each draft, in tokens of the draft model
 _DRAFTED: Final = 8
@@ -71,49 +71,39 @@ def compare_texts(
     target: TextTokenizer, draft: TextTokenizer, texts: Sequence[str] = SAMPLE_TEXTS
 ) -> TextFit:
     """Measure a pair of vocabularies; takes a tenth of a second."""
-    counts = _Counts()
+    counts: Counter[str] = Counter()
     retokenizer = Retokenizer(target, draft)
     for text in texts:
         try:
             _try_text(text, Cutter(target), Cutter(draft), retokenizer, counts)
         except VocabularyMismatchError:
             continue
-        counts.whole += 1
+        counts["whole"] += 1
     n = max(1, len(texts))
     return TextFit(
         len(texts),
-        counts.whole / n,
-        counts.kept_texts / n,
-        counts.kept / max(1, counts.due),
-        counts.nothing / max(1, counts.places),
-        counts.draft_tokens / max(1, counts.target_tokens),
+        counts["whole"] / n,
+        counts["kept_texts"] / n,
+        counts["kept"] / max(1, counts["due"]),
+        counts["nothing"] / max(1, counts["places"]),
+        counts["draft_tokens"] / max(1, counts["target_tokens"]),
     )
 
 
-@dataclass(slots=True)
-class _Counts:
-    whole: int = 0
-    kept_texts: int = 0
-    due: int = 0
-    kept: int = 0
-    places: int = 0
-    nothing: int = 0
-    target_tokens: int = 0
-    draft_tokens: int = 0
-
-
-def _try_text(text: str, target: Cutter, draft: Cutter, retokenizer: Retokenizer, counts: _Counts) -> None:
+def _try_text(
+    text: str, target: Cutter, draft: Cutter, retokenizer: Retokenizer, counts: Counter[str]
+) -> None:
     data = text.encode()
     pieces = target.cut(text, True)
     tokens = [token for token, _ in pieces]
     wholly = draft.cut(text, True)
-    ends = _ends(wholly)
+    ends = piece_ends(wholly)
     lost = 0
     written = 0
-    target_ends = _ends(pieces)
+    target_ends = piece_ends(pieces)
     for count, (_, size) in enumerate(pieces[:-1], 1):
         written += size
-        if _inside_character(data, written):
+        if written < len(data) and data[written] & 0xC0 == 0x80:  # inside a character
             continue
         if written in ends:
             drafted = wholly[ends[written] :][:_DRAFTED]
@@ -123,32 +113,12 @@ def _try_text(text: str, target: Cutter, draft: Cutter, retokenizer: Retokenizer
         due = sum(1 for end in target_ends if written < end <= reached)
         retokenizer.follow(tokens[:count])
         came, _ = retokenizer.translate([token for token, _ in drafted], [1.0] * len(drafted))
-        kept = _agreeing(came, tokens[count : count + due])
-        counts.places += 1
-        counts.nothing += not came
-        counts.due += due
-        counts.kept += kept
+        kept = common_prefix(came, tokens[count : count + due])
+        counts["places"] += 1
+        counts["nothing"] += not came
+        counts["due"] += due
+        counts["kept"] += kept
         lost += due - kept
-    counts.kept_texts += lost == 0
-    counts.target_tokens += len(pieces)
-    counts.draft_tokens += len(wholly)
-
-
-def _ends(pieces: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Offset at which each piece ends -> number of pieces up to it."""
-    at, ends = 0, {}
-    for count, (_, size) in enumerate(pieces, 1):
-        at += size
-        ends[at] = count
-    return ends
-
-
-def _inside_character(data: bytes, at: int) -> bool:
-    return at < len(data) and data[at] & 0xC0 == 0x80
-
-
-def _agreeing(came: Sequence[int], due: Sequence[int]) -> int:
-    for count, (ours, theirs) in enumerate(zip(came, due, strict=False)):
-        if ours != theirs:
-            return count
-    return min(len(came), len(due))
+    counts["kept_texts"] += lost == 0
+    counts["target_tokens"] += len(pieces)
+    counts["draft_tokens"] += len(wholly)

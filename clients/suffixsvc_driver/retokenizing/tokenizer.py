@@ -10,8 +10,6 @@ from typing import Protocol
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc_models.vocabulary import Vocabulary
 
-__all__ = ["Cutter", "TextTokenizer", "adds_leading_blank"]
-
 
 class TextTokenizer(Protocol):
     """A tokenizer. Used by one thread at a time."""
@@ -138,6 +136,11 @@ class Cutter:
 def _grow(pieces: list[tuple[int, int]], index: int, size: int) -> None:
     token, before = pieces[index]
     pieces[index] = (token, before + size)
+
+
+def piece_ends(pieces: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Return the offset at which each piece ends -> number of pieces up to it."""
+    return {end: count for count, end in enumerate(itertools.accumulate(size for _, size in pieces), 1)}
 
 
 def adds_leading_blank(tokenizer: TextTokenizer) -> bool:

@@ -8,9 +8,7 @@ from typing import Final
 
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc_driver.retokenizing.following import TextFollower
-from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer, adds_leading_blank
-
-__all__ = ["Retokenizer"]
+from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer, adds_leading_blank, piece_ends
 
 _WORD: Final = "a"
 
@@ -68,7 +66,13 @@ class Retokenizer:
             byte lies in it, so that the total is preserved. They end before an unused id and before bytes
             that are not a character.
         """
-        result = _Translation()
+        result: list[tuple[int, float]] = []
+        self._translate(draft_ids, probs, result)
+        return [token for token, _ in result], [prob for _, prob in result]
+
+    def _translate(
+        self, draft_ids: Sequence[int], probs: Sequence[float], result: list[tuple[int, float]]
+    ) -> None:
         run = _Run(self._follower.pending, bare=self._follower.begins)
         for token, prob in zip(draft_ids, probs, strict=False):
             if not 0 <= token < len(self._texts) or not self._texts[token]:
@@ -77,19 +81,18 @@ class Retokenizer:
             if token in self._ends:
                 end = same if same is not None else next(iter(self._target_ends), None)
                 if self._put(run, result) and end is not None:
-                    result.add(end, prob)
-                return result.ids, result.probs
+                    result.append((end, prob))
+                return
             if same is None:
                 run.add(self._texts[token], prob, without_blank=self._blank)
                 continue
             if not self._put(run, result):
-                return result.ids, result.probs
-            result.add(same, prob)
+                return
+            result.append((same, prob))
             run = _Run(b"", bare=True, first=False)
         self._put(run, result)
-        return result.ids, result.probs
 
-    def _put(self, run: _Run, result: _Translation) -> bool:
+    def _put(self, run: _Run, result: list[tuple[int, float]]) -> bool:
         """Add a run in the target's tokens; return whether all of it was added."""
         known = len(run.known)
         if not run.written.startswith(run.known):
@@ -108,7 +111,7 @@ class Retokenizer:
                 while start < at:
                     product *= prob
                     start, prob = next(starts, (len(run.written), 1.0))
-                result.add(token, product)
+                result.append((token, product))
         return len(text) == len(run.written)
 
     def _cut(self, text: str, run: _Run) -> list[tuple[int, int]] | None:
@@ -141,7 +144,7 @@ class Retokenizer:
         if len(found) > 1:
             first, offset = size - len(blanks.encode()), len(before.encode())
             drafted = {offset + start for start, _ in run.starts if first < offset + start < size}
-            found.sort(key=lambda pieces: not drafted <= _ends(pieces))
+            found.sort(key=lambda pieces: not drafted <= piece_ends(pieces).keys())
         return found[0][len(tokens) :] if found else None
 
 
@@ -151,23 +154,6 @@ def _up_to(size: int, pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
         if end >= size:
             return pieces[:count] if end == size else []
     return []
-
-
-def _ends(pieces: list[tuple[int, int]]) -> set[int]:
-    return set(itertools.accumulate(size for _, size in pieces))
-
-
-class _Translation:
-    """Target tokens of a draft, and their probabilities."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.probs: list[float] = []
-
-    def add(self, token: int, prob: float) -> None:
-        """Append a token."""
-        self.ids.append(token)
-        self.probs.append(prob)
 
 
 class _Run:

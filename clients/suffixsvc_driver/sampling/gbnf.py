@@ -24,8 +24,6 @@ from typing import Final, NoReturn
 from suffixsvc.errors import GrammarError
 from suffixsvc_driver.sampling.gbnf_graph import Rule, Sequence, check_rules
 
-__all__ = ["check_grammar"]
-
 #: characters of a grammar
 MAX_LENGTH: Final = 1 << 20
 #: nesting depth of brackets: llama.cpp parses them recursively
@@ -39,12 +37,22 @@ MAX_REPETITIONS: Final = 2000
 MAX_NAME: Final = 200
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9-]+")
-_BLANKS: Final = re.compile(r"(?:[ \t]+|#[^\r\n]*)*")
-_BLANKS_AND_LINES: Final = re.compile(r"(?:[ \t\r\n]+|#[^\r\n]*)*")
-_COUNT: Final = re.compile(r"[0-9]+")
-_HEX_DIGITS: Final = re.compile(r"[0-9a-fA-F]+")
+# possessive: a grammar that almost matches must not be tried in exponentially many ways
+_BLANK: Final = r"(?:[ \t]++|#[^\r\n]*+)*+"
+_BLANK_OR_LINE: Final = r"(?:[ \t\r\n]++|#[^\r\n]*+)*+"
+_BLANKS: Final = re.compile(_BLANK)
+_BLANKS_AND_LINES: Final = re.compile(_BLANK_OR_LINE)
+_BOUNDS: Final = r"\{{{0}([0-9]++){0}(,)?{0}([0-9]++)?{0}\}}"
+#: {m}, {m,} and {m,n}, in brackets also over several lines
+_REPETITION: Final = {
+    False: re.compile(_BOUNDS.format(_BLANK)), True: re.compile(_BOUNDS.format(_BLANK_OR_LINE))
+}  # fmt: skip
+_ESCAPE: Final = r'\\(?:[trn\\"\[\]-]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})'
+_CHARACTER: Final = re.compile(rf"[^\\]|{_ESCAPE}")
+_TEXT: Final = re.compile(rf'(?:[^\\"]|{_ESCAPE})*+')
+_CLASS: Final = re.compile(rf"(?:[^\\\]]|{_ESCAPE})*+")
 _HEX: Final = {"x": 2, "u": 4, "U": 8}
-_ESCAPES: Final = {"t": 9, "r": 13, "n": 10, **{c: ord(c) for c in '\\"[]-'}}
+_ESCAPES: Final = {"t": "\t", "r": "\r", "n": "\n"}
 _INVALID: Final = re.compile("[\0\ud800-\udfff]")
 
 
@@ -185,7 +193,7 @@ class _Parser:
     def _unit(self, here: _Open, char: str, nested: bool) -> bool:
         """Parse a unit, if there is one; returns whether there was."""
         if char == '"':
-            count = self._literal()
+            count = len(self._characters(_TEXT, self.at + 1, '"', "text"))
             here.add([None] if count else [], count)
         elif char == "[":
             here.add([None], self._class())
@@ -209,58 +217,37 @@ class _Parser:
         self._skip(lines=nested)
         return True
 
-    def _literal(self) -> int:
-        """Parse a text in quotes; returns its number of characters."""
-        start, count = self.at, 0
-        self.at += 1
-        while (char := self.text[self.at : self.at + 1]) != '"':
-            if not char:
-                self._fail("unterminated text", expected='"', at=start)
-            self._character()
-            count += 1
-        self.at += 1
-        return count
-
     def _class(self) -> int:
         """Parse a class of characters; returns its number of elements."""
-        start, count = self.at, 0
-        self.at += 2 if self.text.startswith("[^", self.at) else 1
-        while (char := self.text[self.at : self.at + 1]) != "]":
-            if not char:
-                self._fail("unterminated class of characters", expected="]", at=start)
-            low_at, low = self.at, self._character()
-            count += 1
-            if self.text.startswith("-", self.at) and not self.text.startswith("-]", self.at):
-                self.at += 1
-                high = self._character()
-                count += 1
-                if high < low:
-                    self._fail("a range must be ascending", got=repr(self.text[low_at : self.at]), at=low_at)
-        self.at += 1
-        if not count:
+        start = self.at
+        body = start + (2 if self.text.startswith("[^", start) else 1)
+        found = self._characters(_CLASS, body, "]", "class of characters")
+        if not found:
             self._fail("a class of characters must not be empty", at=start)
+        count = at = 0
+        while at < len(found):
+            ranged = found[at + 1 : at + 2] == ["-"] and at + 2 < len(found)
+            if ranged and _code_point(found[at + 2]) < _code_point(found[at]):
+                text = "".join(found[at : at + 3])
+                self._fail("a range must be ascending", got=repr(text), at=body + len("".join(found[:at])))
+            count, at = (count + 2, at + 3) if ranged else (count + 1, at + 1)
         return count
 
-    def _character(self) -> int:
-        """Parse a character, or an escape; returns its code point."""
-        char = self.text[self.at : self.at + 1]
-        if not char:
-            self._fail("the grammar ends inside a character")
-        if char != "\\":
-            self.at += 1
-            return ord(char)
-        kind = self.text[self.at + 1 : self.at + 2]
-        if kind in _HEX:
-            size = _HEX[kind]
-            digits = _HEX_DIGITS.match(self.text, self.at + 2, self.at + 2 + size)
-            if not digits or len(digits.group()) < size:
-                self._fail(f"\\{kind} must be followed by {size} hex digits")
-            self.at += 2 + size
-            return int(digits.group(), 16)
-        if kind not in _ESCAPES:
-            self._fail("unknown escape", expected=r"one of \t \r \n \\ \" \[ \] \- \x.. \u.... \U........")
-        self.at += 2
-        return _ESCAPES[kind]
+    def _characters(self, pattern: re.Pattern[str], start: int, end: str, what: str) -> list[str]:
+        """Parse characters and escapes up to the character ``end``; returns them as they are written."""
+        body = pattern.match(self.text, start)
+        written = body.group() if body else ""
+        at = start + len(written)
+        if self.text.startswith("\\", at):
+            kind = self.text[at + 1 : at + 2]
+            if kind in _HEX:
+                self._fail(f"\\{kind} must be followed by {_HEX[kind]} hex digits", at=at)
+            expected = r"one of \t \r \n \\ \" \[ \] \- \x.. \u.... \U........"
+            self._fail("unknown escape", expected=expected, at=at)
+        if at == len(self.text):
+            self._fail(f"unterminated {what}", expected=end)
+        self.at = at + 1
+        return _CHARACTER.findall(written)
 
     def _repetition(self, here: _Open, char: str, nested: bool) -> bool:
         """Parse a repetition, if there is one, and apply it to the last unit; returns whether there was."""
@@ -292,32 +279,19 @@ class _Parser:
 
     def _bounds(self, nested: bool) -> tuple[int, int | None]:
         start = self.at
-        self._step(lines=nested)
-        low = self._number()
+        match = _REPETITION[nested].match(self.text, start)
+        if not match or (match[3] and not match[2]):
+            self._fail("a repetition must be {m}, {m,} or {m,n}")
+        # longer numbers are too large in any case, and slow to convert
+        low, last = int(match[1][:9]), int((match[3] or match[1])[:9])
+        high = None if match[2] and not match[3] else last
+        self.at = match.end()
         self._skip(lines=nested)
-        high: int | None = low
-        if self.text.startswith(",", self.at):
-            self._step(lines=nested)
-            high = None
-            if _COUNT.match(self.text, self.at):
-                high = self._number()
-                self._skip(lines=nested)
-        if not self.text.startswith("}", self.at):
-            self._fail("unterminated repetition", expected="}", at=start)
-        self._step(lines=nested)
-        if max(low, high or 0) > MAX_REPETITIONS:
+        if max(low, last) > MAX_REPETITIONS:
             self._fail(f"repetitions must be at most {MAX_REPETITIONS}", at=start)
-        if high is not None and high < low:
+        if last < low:
             self._fail("the bounds of a repetition must be ascending", got=f"{{{low},{high}}}", at=start)
         return low, high
-
-    def _number(self) -> int:
-        match = _COUNT.match(self.text, self.at)
-        if not match:
-            self._fail("a repetition must be {m}, {m,} or {m,n}")
-        self.at = match.end()
-        # longer numbers are too large in any case, and slow to convert
-        return int(match.group()[:9])
 
     def _name(self) -> str:
         match = _NAME.match(self.text, self.at)
@@ -373,3 +347,11 @@ class _Parser:
         raise GrammarError(
             f"grammar, line {line}, column {column}: {what}", expected=expected, got=got, remedy=remedy
         )
+
+
+def _code_point(written: str) -> int:
+    """Return the code point of a character or an escape."""
+    kind = written[1:2]
+    if not kind:
+        return ord(written)
+    return int(written[2:], 16) if kind in _HEX else ord(_ESCAPES.get(kind, kind))

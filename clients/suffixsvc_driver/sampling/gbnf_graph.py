@@ -15,8 +15,6 @@ from typing import Final
 
 from suffixsvc.errors import GrammarError
 
-__all__ = ["Rule", "Sequence", "check_rules"]
-
 #: longest chain of rules that come first in one another: llama.cpp follows them recursively
 MAX_CHAIN: Final = 2000
 #: paths from one rule to a first character: llama.cpp compares each pair

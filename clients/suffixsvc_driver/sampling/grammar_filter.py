@@ -1,7 +1,7 @@
 """Filter that removes tokens forbidden by a grammar from a layer's draft, before the driver considers it.
 
 The target never samples a forbidden token, so verifying it or a token after it is wasted. An answer that is
-not a draft is returned unchanged; :func:`suffixsvc_driver.drafts.chain.clean_chain` refuses it.
+not a draft is returned unchanged; :func:`suffixsvc_driver.drafts.chain.valid_draft` refuses it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from suffixsvc.types import Draft
-
-__all__ = ["Permit", "cut_forbidden"]
+from suffixsvc_driver.drafts.chain import columns_of
+from suffixsvc_driver.drafts.tree import is_chain
 
 #: drafted tokens -> length of their longest prefix that the grammar permits
 Permit = Callable[[Sequence[int]], int]
@@ -28,11 +28,11 @@ def cut_forbidden(draft: Any, budget: int, vocab_size: int, permit: Permit) -> t
         vocab_size: ids at or above it are not checked.
         permit: the grammar.
     """
-    read = _read(draft)
-    if read is None or budget < 1:
+    columns = columns_of(draft)
+    if columns is None or budget < 1:
         return draft, 0
-    tokens, parents = read
-    if all(parent == i - 1 for i, parent in enumerate(parents)):
+    tokens, parents, _, _ = columns
+    if is_chain(parents):
         known = _known(tokens[:budget], vocab_size)
         count = permit(known)
         if count == len(known):
@@ -40,16 +40,6 @@ def cut_forbidden(draft: Any, budget: int, vocab_size: int, permit: Permit) -> t
         return _only(draft, parents, list(range(count))), len(tokens) - count
     keep = _permitted_nodes(tokens[:budget], parents, vocab_size, permit)
     return (draft, 0) if len(keep) == len(tokens) else (_only(draft, parents, keep), len(tokens) - len(keep))
-
-
-def _read(draft: Any) -> tuple[list[Any], list[Any]] | None:
-    """Return tokens and parents of an answer that :func:`clean_chain` accepts, else None."""
-    try:
-        columns = [getattr(draft, name).tolist() for name in ("token_ids", "parents", "probs", "sources")]
-        same = len({len(column) for column in columns}) == 1
-    except (AttributeError, TypeError):
-        return None
-    return (columns[0], columns[1]) if same else None
 
 
 def _known(tokens: list[Any], vocab_size: int) -> list[int]:
@@ -78,7 +68,7 @@ def _permitted_nodes(tokens: list[Any], parents: list[Any], vocab_size: int, per
         if path and i not in inner:
             known = _known([tokens[node] for node in path], vocab_size)
             count = permit(known)
-            # tokens outside the vocabulary stay; clean_tree refuses them
+            # tokens outside the vocabulary stay; valid_draft refuses them
             keep.update(path if count == len(known) else path[:count])
     return sorted(keep)
 

@@ -11,8 +11,6 @@ from typing import Any, Final
 from suffixsvc.errors import GrammarError, MissingExtraError
 from suffixsvc_driver.sampling.gbnf import check_grammar
 
-__all__ = ["grammar_of_schema"]
-
 #: keywords that restrict values and that the converter silently ignores
 _IGNORED: Final = frozenset(
     {

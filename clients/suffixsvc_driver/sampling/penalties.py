@@ -16,8 +16,6 @@ import numpy as np
 from suffixsvc.types import FloatArray
 from suffixsvc_driver.sampling.settings import Sampling
 
-__all__ = ["Penalties"]
-
 
 class Penalties:
     """Counts of the last tokens of one text.

@@ -26,8 +26,6 @@ from suffixsvc.types import FloatArray
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling, uniform
 
-__all__ = ["near_tie_distance"]
-
 _Wide = npt.NDArray[np.float64]
 _Mask = npt.NDArray[np.bool_]
 _Ids = npt.NDArray[np.int64]

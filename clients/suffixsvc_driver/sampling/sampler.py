@@ -18,7 +18,7 @@ whenever its first token is refused.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -28,8 +28,7 @@ from suffixsvc.errors import GrammarError, InvalidConfigError
 from suffixsvc.types import FloatArray
 from suffixsvc_driver.sampling.penalties import Penalties
 from suffixsvc_driver.sampling.settings import IdArray, Sampling, draw, sample_token, truncate, uniform
-
-__all__ = ["Grammar", "Sampler"]
+from suffixsvc_driver.settings.checks import require
 
 #: numbers of most probable tokens that greedy sampling checks against the grammar, before
 #: the whole vocabulary
@@ -80,10 +79,8 @@ class Sampler:
         prompt_ids: Iterable[int] = (),
         grammar: Grammar | None = None,
     ) -> None:
-        if (grammar is None) != (sampling.grammar is None):
-            raise InvalidConfigError(
-                "a grammar's text and its state must be given together: both or none", got="one of them"
-            )
+        condition = "a grammar's text and its state must be given together: both or none"
+        require((grammar is None) == (sampling.grammar is None), condition, "one of them")
         bias = dict(sampling.logit_bias)
         if bias and max(bias) >= vocab_size:
             raise InvalidConfigError(
@@ -100,11 +97,6 @@ class Sampler:
         #: initial state, from which :meth:`rollback` starts again
         self._first_grammar: Grammar | None = None
         self._written: list[int] = []
-
-    @property
-    def permit(self) -> Callable[[Sequence[int]], int] | None:
-        """:meth:`allowed` with a grammar, else None."""
-        return None if self._grammar is None else self._grammar.allowed
 
     def allowed(self, drafted: Sequence[int]) -> int:
         """Return the length of the longest prefix of ``drafted`` that the grammar permits."""

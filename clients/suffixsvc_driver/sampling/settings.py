@@ -11,7 +11,6 @@ verification accepts a drafted token if and only if it is the sampled token.
 from __future__ import annotations
 
 import math
-import numbers
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +21,7 @@ import numpy.typing as npt
 
 from suffixsvc.errors import InvalidConfigError, ModelError
 from suffixsvc.types import FloatArray
-
-__all__ = ["GREEDY", "Sampling", "draw", "sample_token", "truncate", "uniform"]
+from suffixsvc_driver.settings.checks import as_integer, as_real, invalid
 
 _MASK: Final = (1 << 64) - 1
 #: distinguishes the second random number of a position from the first
@@ -90,13 +88,12 @@ class Sampling:
     grammar: str | None = None
 
     def __post_init__(self) -> None:
-        for name, (low, high, expected) in _RANGES.items():
-            value = _real(name, getattr(self, name), low, high, expected)
-            if name == "temperature" and 0 < value < _LOWEST_TEMPERATURE:
-                raise _invalid(name, expected, value)
-            object.__setattr__(self, name, value)
+        for name, limits in _RANGES.items():
+            object.__setattr__(self, name, as_real(name, getattr(self, name), *limits))
+        if 0 < self.temperature < _LOWEST_TEMPERATURE:
+            raise invalid("temperature", _RANGES["temperature"][2], self.temperature)
         for name, least in (("top_k", 0), ("penalty_last_n", -1), ("seed", None)):
-            object.__setattr__(self, name, _integer(name, getattr(self, name), least))
+            object.__setattr__(self, name, as_integer(name, getattr(self, name), least))
         object.__setattr__(self, "logit_bias", _bias_pairs(self.logit_bias))
         if self.grammar is not None and not isinstance(self.grammar, str):
             raise InvalidConfigError("grammar must be GBNF text or None", got=type(self.grammar).__name__)
@@ -118,42 +115,19 @@ class Sampling:
         return self.penalizes or self.grammar is not None
 
 
-def _invalid(name: str, condition: str, got: object) -> InvalidConfigError:
-    return InvalidConfigError(f"{name} must be {condition}", got=repr(got)[:80])
-
-
-def _real(name: str, value: Any, low: float, high: float, expected: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise _invalid(name, expected, value)
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.nan
-    if not low <= number <= high:
-        raise _invalid(name, expected, value)
-    return number
-
-
-def _integer(name: str, value: Any, least: int | None) -> int:
-    fits = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not fits or (least is not None and value < least):
-        raise _invalid(name, "an int" if least is None else f"an int >= {least}", value)
-    return int(value)
-
-
 def _bias_pairs(bias: Any) -> tuple[tuple[int, float], ...]:
     try:
         pairs = dict(bias)
     except (TypeError, ValueError):
-        raise _invalid("logit_bias", "a mapping from token id to bias", bias) from None
+        raise invalid("logit_bias", "a mapping from token id to bias", bias) from None
     out = []
     for key, value in pairs.items():
-        token = _integer("a token id of logit_bias", key, 0)
+        token = as_integer("a token id of logit_bias", key, 0)
         if token > _LARGEST_ID:
-            raise _invalid("a token id of logit_bias", f"0 .. {_LARGEST_ID}", token)
+            raise invalid("a token id of logit_bias", f"0 .. {_LARGEST_ID}", token)
         banned = isinstance(value, float) and value == -math.inf
         name, expected = f"logit_bias of token {token}", f"{_WITHIN}, or -inf"
-        out.append((token, value if banned else _real(name, value, -_LARGEST, _LARGEST, expected)))
+        out.append((token, value if banned else as_real(name, value, -_LARGEST, _LARGEST, expected)))
     return tuple(sorted(out))
 
 
@@ -209,18 +183,12 @@ def _unusable(best: float) -> ModelError:
 
 def draw(ids: IdArray, scaled: WideArray, number: float) -> int:
     """Return the token whose interval holds a number in [0, 1), from ascending ids and scaled logits."""
-    index = int(np.searchsorted(_bounds(scaled), number, side="right"))
-    return int(ids[min(index, len(ids) - 1)])
-
-
-def _bounds(scaled: WideArray) -> WideArray:
-    """Return the upper ends of the tokens' intervals, in order of ids.
-
-    In order of probability, two nearly equal tokens could change places and move every boundary between them.
-    """
-    bounds: WideArray = np.cumsum(np.exp(scaled - scaled.max()))
+    # in order of ids: in order of probability, two nearly equal tokens could change places and move every
+    # boundary between them
+    bounds = np.cumsum(np.exp(scaled - scaled.max()))
     bounds /= bounds[-1]
-    return bounds
+    index = int(np.searchsorted(bounds, number, side="right"))
+    return int(ids[min(index, len(ids) - 1)])
 
 
 def truncate(logits: FloatArray, sampling: Sampling) -> tuple[IdArray, WideArray]:

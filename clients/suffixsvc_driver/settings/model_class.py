@@ -6,8 +6,6 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["K_TRIED", "ModelClass", "model_class"]
-
 
 class ModelClass(enum.StrEnum):
     """Class of a model by its bottleneck: reading all weights, or those of the experts of each token."""

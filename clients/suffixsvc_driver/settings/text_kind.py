@@ -6,8 +6,6 @@ import enum
 import re
 from typing import Final
 
-__all__ = ["ContentType", "content_type"]
-
 
 class ContentType(enum.StrEnum):
     """Kind of text, by its useful draft length."""

@@ -12,13 +12,11 @@ they come from): "suffix" is the output of another session, "prompt" the session
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Self
 
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.drafts.events import Verify
-
-__all__ = ["EVIDENCE", "HitCounts", "LayerCounts", "Stats"]
 
 #: DraftSource -> kind of evidence
 EVIDENCE: Final[Mapping[int, str]] = {
@@ -32,7 +30,24 @@ EVIDENCE: Final[Mapping[int, str]] = {
 
 
 @dataclass(slots=True)
-class HitCounts:
+class _Counts:
+    """Numbers, counts, and tables of counts."""
+
+    def add(self, other: Self) -> None:
+        """Add the counts of ``other``."""
+        for each in fields(self):
+            mine, added = getattr(self, each.name), getattr(other, each.name)
+            if isinstance(added, _Counts):
+                mine.add(added)
+            elif isinstance(added, dict):
+                for name, counts in added.items():
+                    mine.setdefault(name, type(counts)()).add(counts)
+            else:
+                setattr(self, each.name, mine + added)
+
+
+@dataclass(slots=True)
+class HitCounts(_Counts):
     """Drafted and accepted tokens of one origin."""
 
     drafted: int = 0  #: tokens sent to the target
@@ -54,17 +69,9 @@ class HitCounts:
         self.steps_with_draft += drafted > 0
         self.steps_with_hit += accepted > 0
 
-    def add(self, other: HitCounts) -> None:
-        """Add the counts of ``other``."""
-        self.drafted += other.drafted
-        self.accepted += other.accepted
-        self.output_tokens += other.output_tokens
-        self.steps_with_draft += other.steps_with_draft
-        self.steps_with_hit += other.steps_with_hit
-
 
 @dataclass(slots=True)
-class LayerCounts:
+class LayerCounts(_Counts):
     """Queries to a layer, its answers, and what was sent of them."""
 
     asked: int = 0  #: queries
@@ -76,20 +83,9 @@ class LayerCounts:
     seconds: float = 0.0  #: of all queries
     sent: HitCounts = field(default_factory=HitCounts)
 
-    def add(self, other: LayerCounts) -> None:
-        """Add the counts of ``other``."""
-        self.asked += other.asked
-        self.answered += other.answered
-        self.offered += other.offered
-        self.failures += other.failures
-        self.junk += other.junk
-        self.forbidden += other.forbidden
-        self.seconds += other.seconds
-        self.sent.add(other.sent)
-
 
 @dataclass(slots=True)
-class Stats:
+class Stats(_Counts):
     """Statistics of one generation, or the sum of several."""
 
     steps: int = 0  #: target steps
@@ -125,22 +121,18 @@ class Stats:
             return
         own = sum(source != DraftSource.NONE for source in origin)
         path = path or range(accepted)
-        if sent.layers:
-            drafted_by = sent.layers[: len(sources)]
-            accepted_by = [drafted_by[i] for i in path]
-            for name in dict.fromkeys(drafted_by):
-                counts = self.layer(name).sent
-                counts.count(drafted_by.count(name), accepted_by.count(name), accepted_by[:own].count(name))
-        else:
+        drafted_by = sent.layers[: len(sources)]
+        if not drafted_by:
             first = sent.continued_at if sent.continued_by else len(sources)
-            self.layer(sent.layer).sent.count(first, min(first, accepted), min(first, own))
-            if sent.continued_by:
-                rest = len(sources) - first
-                self.layer(sent.continued_by).sent.count(rest, max(0, accepted - first), max(0, own - first))
+            drafted_by = (sent.layer,) * first + (sent.continued_by,) * (len(sources) - first)
+        accepted_by = [drafted_by[i] for i in path]
+        for name in dict.fromkeys(drafted_by):
+            counts = self.layer(name).sent
+            counts.count(drafted_by.count(name), accepted_by.count(name), accepted_by[:own].count(name))
         kinds = [EVIDENCE[s] for s in sources]
         accepted_kinds = [kinds[i] for i in path]
         output = [EVIDENCE[s] for s in origin]
-        for kind in {*kinds, *output}:
+        for kind in dict.fromkeys([*kinds, *output]):
             counts = self.evidence.setdefault(kind, HitCounts())
             counts.count(kinds.count(kind), accepted_kinds.count(kind), output.count(kind))
 
@@ -182,18 +174,6 @@ class Stats:
         counts = self.layers.get(name, LayerCounts())
         steps, tokens = max(1, self.steps), max(1, self.tokens)
         return counts.answered / steps, counts.sent.steps_with_hit / steps, counts.sent.output_tokens / tokens
-
-    def add(self, other: Stats) -> None:
-        """Add another generation's counts."""
-        self.steps += other.steps
-        self.tokens += other.tokens
-        self.padding += other.padding
-        self.replayed += other.replayed
-        self.cost += other.cost
-        for name, layer in other.layers.items():
-            self.layer(name).add(layer)
-        for kind, counts in other.evidence.items():
-            self.evidence.setdefault(kind, HitCounts()).add(counts)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data, rates included."""

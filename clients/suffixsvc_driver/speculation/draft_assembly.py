@@ -1,21 +1,38 @@
-"""Draft of one step as a chain: the candidates of the layers and the best prefix so far."""
+"""Draft of one step: the best prefix of the layers' chains or, with trees, the best subtree of all answers.
+
+A tree is merged from the candidates of all layers:
+
+    prompt lookup   a b c        root - a .6 - b .5 - c .4      equal tokens after the same path are one node,
+    suffix          a b d             |          |              which gets the largest of the layers'
+                    e                 e .3       d .5           probabilities; siblings sum to at most 1
+
+The result is a chain where a chain gains most. Accepted tokens off the most probable path are recomputed by
+the target to be contiguous in the KV cache, so their gain is reduced by the cost of a token.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from suffixsvc.types import DraftSource
-from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.drafts.chain import common_prefix
 from suffixsvc_driver.drafts.events import Considered, Propose, Verify
-from suffixsvc_driver.policy.chain_gain import MIN_GAIN, Choice, Headroom, best_prefix
-
-__all__ = ["FILLER", "Candidate", "StepDraft", "describe_continuation"]
+from suffixsvc_driver.drafts.tree import is_chain, most_probable_path, walk
+from suffixsvc_driver.policy.expected_gain import (
+    MIN_GAIN,
+    Choice,
+    StepParams,
+    best_prefix,
+    best_tree,
+    path_probs,
+    recomputations,
+)
 
 _NONE: Final = int(DraftSource.NONE)
 #: padding of a batch without drafts: a token of every vocabulary
-FILLER: Final = (0,)
+_FILLER: Final = (0,)
 #: divisor of the odds of every token of a chain. The maximum over all prefixes of all chains is biased
 #: upwards (the optimizer's curse): on recorded calls this is 2 % faster at the costs of two cores, 1 % where
 #: a token costs a tenth of a step, and costs nothing on a GPU
@@ -67,22 +84,21 @@ _EMPTY: Final = Candidate("", (), (), ())
 
 
 class StepDraft:
-    """Draft of one step: the best prefix of the layers' candidates.
+    """Draft of one step: the best prefix of the layers' chains.
 
     Args:
-        curve: current cost of the target's steps.
-        rate: tokens per unit of cost so far.
-        headroom: limits of the draft.
+        step: costs and limits of the draft.
 
     Attributes:
         choice: best prefix so far.
-        candidate: the chain of ``choice``.
+        candidate: the chain or tree of ``choice``.
+        trees: whether the draft may be a tree.
     """
 
-    __slots__ = ("_candidates", "_considered", "_forced", "candidate", "choice", "curve", "headroom", "rate")
+    trees = False
 
-    def __init__(self, curve: CostCurve, rate: float, headroom: Headroom) -> None:
-        self.curve, self.rate, self.headroom = curve, rate, headroom
+    def __init__(self, step: StepParams) -> None:
+        self.step = step
         self.choice = Choice()
         self.candidate = _EMPTY
         self._forced = False
@@ -90,14 +106,9 @@ class StepDraft:
         self._considered: list[Considered] = []
 
     @property
-    def gain(self) -> float:
-        """Expected gain of the best prefix so far, tokens."""
-        return self.choice.gain
-
-    @property
-    def continuable_gain(self) -> float:
-        """Expected gain of the part that a layer may continue, tokens."""
-        return self.choice.gain
+    def continuable(self) -> Candidate:
+        """The chain that a layer may continue."""
+        return self.candidate
 
     def record_skip(self, layer: str, why: str) -> None:
         """Record why a layer contributes nothing."""
@@ -106,24 +117,53 @@ class StepDraft:
     def consider(
         self, candidate: Candidate, budget: int, after: tuple[int, ...] = (), *, suggested: int = 0
     ) -> None:
-        """Replace the draft by the best prefix of a chain if that gains more.
+        """Take a candidate into the draft if that gains more.
 
         Args:
             budget: tokens that were queried.
-            after: tokens of :attr:`candidate` that the chain continues.
-            suggested: number of following tokens of :attr:`candidate` that were suggested to the layer.
+            after: tokens of :attr:`continuable` that the candidate continues.
+            suggested: number of following tokens of :attr:`continuable` that were suggested to the layer.
         """
+        candidate, choice = self._add(candidate, after, suggested)
+        where = [f"after {len(after)} tokens"] if after else []
+        how = ", ".join([*where, f"with {suggested} suggested"] if suggested else where)
+        self._record(candidate, budget, how, choice)
+
+    def take(self, candidate: Candidate, length: int, budget: int) -> None:
+        """Take the first ``length`` tokens of a chain whatever their gain (first-match)."""
+        choice = Choice(length, length + 1)
+        self._record(candidate, budget, "", choice)
+        self.choice, self.candidate, self._forced = choice, candidate, True
+
+    def _record(self, candidate: Candidate, budget: int, how: str, choice: Choice) -> None:
+        self._considered.append(
+            Considered(
+                candidate.continued_by or candidate.layer,
+                budget,
+                "",
+                candidate.token_ids,
+                candidate.probs,
+                choice.length,
+                choice.width,
+                choice.gain,
+                candidate.parents,
+                how,
+            )
+        )
+
+    def _add(self, candidate: Candidate, after: tuple[int, ...], suggested: int) -> tuple[Candidate, Choice]:
+        """Add a chain; return it as a whole, and its best prefix."""
         candidate = replace(candidate, probs=tuple(map(_discounted, candidate.probs)))
         if after:
             candidate = self.candidate.then(candidate, len(after))
         if suggested:
             candidate = self._reconcile(candidate)
         self._candidates.append(candidate)
-        self._record(candidate, budget, describe_continuation(after, suggested), self._take_best(candidate))
+        return candidate, self._take_best(candidate)
 
     def _take_best(self, candidate: Candidate) -> Choice:
         """Return the best prefix of a chain, and take it if it gains more than the draft."""
-        choice = best_prefix(candidate.probs, self.curve, self.rate, self.headroom)
+        choice = best_prefix(candidate.probs, self.step)
         if choice.gain > max(self.choice.gain, MIN_GAIN):
             self.choice, self.candidate = choice, candidate
         return choice
@@ -154,12 +194,6 @@ class StepDraft:
         candidate = replace(candidate, probs=tuple(probs))
         return owner.then(candidate.tail(at), at) if at else candidate
 
-    def take(self, candidate: Candidate, length: int, budget: int) -> None:
-        """Take the first ``length`` tokens of a chain whatever their gain (first-match)."""
-        choice = Choice(length, length + 1)
-        self._record(candidate, budget, "", choice)
-        self.choice, self.candidate, self._forced = choice, candidate, True
-
     def propose(self) -> Propose:
         """Return the gains of the whole draft, for a shared batch.
 
@@ -169,36 +203,20 @@ class StepDraft:
             self.candidate = max(self._candidates, key=lambda candidate: sum(self._gains(candidate)))
         if self._forced:
             return Propose((1.0,) * self.choice.length, forced=True)
-        return Propose(self._gains(self.candidate))
+        return Propose(tuple(self._gains(self.candidate)))
 
-    def _gains(self, candidate: Candidate) -> tuple[float, ...]:
+    def _gains(self, candidate: Candidate) -> list[float]:
         """Return the gain of each token, as in :func:`best_prefix`."""
-        gains, path, headroom = [], 1.0, self.headroom
-        for length, p in enumerate(
-            candidate.probs[: max(0, min(headroom.limit, headroom.room - 1))], start=1
-        ):
-            again = 0.0
-            if headroom.replays:
-                again = path * (1.0 - p) * (self.curve.cost(1 + headroom.other_tokens + length) - 1.0)
+        gains, path = [], 1.0
+        probs = candidate.probs[: self._most]
+        for p, again in zip(probs, recomputations(probs, self.step), strict=True):
             path *= p
-            gains.append(path - self.rate * again)
-        return tuple(gains)
+            gains.append(path - self.step.rate * again)
+        return gains
 
-    def _record(self, candidate: Candidate, budget: int, how: str, choice: Choice) -> None:
-        name = candidate.continued_by or candidate.layer
-        self._considered.append(
-            Considered(
-                name,
-                budget,
-                "",
-                candidate.token_ids,
-                candidate.probs,
-                choice.length,
-                choice.width,
-                choice.gain,
-                how=how,
-            )
-        )
+    @property
+    def _most(self) -> int:
+        return max(0, min(self.step.limit, self.step.room - 1))
 
     def decide(self) -> Verify:
         """Return the draft to send."""
@@ -206,30 +224,134 @@ class StepDraft:
 
     def cut(self, length: int, padding: int) -> Verify:
         """Return the first ``length`` tokens of the draft, followed by ``padding`` filler tokens."""
-        plain = Verify(considered=tuple(self._considered), rate=self.rate)
+        plain = Verify(considered=tuple(self._considered), rate=self.step.rate)
         if not length + padding:
             return plain
-        candidate, n = self.candidate, length
-        tokens = candidate.token_ids[:n]
-        continued = bool(candidate.continued_by) and n > candidate.continued_at
+        draft, nodes = self.candidate, self._nodes(length)
+        tokens = tuple(draft.token_ids[i] for i in nodes)
         return replace(
             plain,
-            token_ids=tokens + (tokens[-1:] or FILLER) * padding,
-            sources=candidate.sources[:n] + (_NONE,) * padding,
-            probs=tuple(candidate.probs[:n]) + (0.0,) * padding,
-            layer=candidate.layer if n else "",
+            token_ids=tokens + (tokens[-1:] or _FILLER) * padding,
+            sources=tuple(draft.sources[i] for i in nodes) + (_NONE,) * padding,
+            probs=tuple(draft.probs[i] for i in nodes) + (0.0,) * padding,
             padding=padding,
-            continued_by=candidate.continued_by if continued else "",
-            continued_at=candidate.continued_at if continued else 0,
+            **(self._origin(nodes, padding) if nodes else {}),
         )
+
+    def _nodes(self, length: int) -> Sequence[int]:
+        """Return the tokens of :attr:`candidate` to send, in order."""
+        return range(length)
+
+    def _origin(self, nodes: Sequence[int], padding: int) -> dict[str, Any]:
+        """Return the fields of :class:`Verify` that say which layers drafted, and the shape."""
+        draft = self.candidate
+        if draft.continued_by and len(nodes) > draft.continued_at:
+            return {
+                "layer": draft.layer,
+                "continued_by": draft.continued_by,
+                "continued_at": draft.continued_at,
+            }
+        return {"layer": draft.layer}
+
+
+class TreeDraft(StepDraft):
+    """Draft of one step: the best subtree of the tree that is merged from all candidates.
+
+    Args:
+        max_leaves: leaves that the target accepts.
+    """
+
+    trees = True
+
+    def __init__(self, step: StepParams, max_leaves: int) -> None:
+        super().__init__(step)
+        self._max_leaves = max_leaves
+        # share of a token's gain that remains when the target recomputes it
+        self._recomputed_share = min(1.0, max(0.0, 1.0 - step.rate * (step.curve.cost(2) - 1.0)))
+        self._parents: list[int] = []
+        self._tokens: list[int] = []
+        self._probs: list[float] = []
+        self._sources: list[int] = []
+        self._layers: list[str] = []
+        self._child: dict[tuple[int, int], int] = {}
+        self._order: list[int] = []
+        self._node_gains: list[float] = []
+        self._path: list[int] = []  # the most probable one from the root to a leaf
+
+    @property
+    def continuable(self) -> Candidate:
+        """The most probable path, which a layer may continue."""
+        draft, path = self.candidate, self._path
+        return Candidate(
+            self._layers[path[0]] if path else "",
+            tuple(draft.token_ids[i] for i in path),
+            tuple(draft.sources[i] for i in path),
+            tuple(draft.probs[i] for i in path),
+        )
+
+    def _add(self, candidate: Candidate, after: tuple[int, ...], suggested: int) -> tuple[Candidate, Choice]:
+        """Merge a chain or a tree into the draft; return it, and the best subtree of the draft."""
+        root = -1
+        for token in after:
+            root = self._child[root, token]
+        self._merge(candidate, root)
+        parents = self._parents
+        paths = path_probs(parents, self._probs)
+        self._path = most_probable_path(parents, paths)
+        first = set(self._path)
+        self._node_gains = [
+            path if i in first else self._recomputed_share * path for i, path in enumerate(paths)
+        ]
+        choice, self._order = best_tree(parents, self._node_gains, self.step, self._max_leaves)
+        above = [paths[parent] if parent >= 0 else 1.0 for parent in parents]
+        shares = (path / p if p > 0.0 else 0.0 for path, p in zip(paths, above, strict=True))
+        self.candidate = Candidate("", tuple(self._tokens), tuple(self._sources), tuple(shares))
+        self.choice = choice if choice.gain > MIN_GAIN else Choice()
+        return candidate, self.choice
+
+    def _merge(self, candidate: Candidate, root: int) -> None:
+        nodes: list[int] = []
+        for i, token in enumerate(candidate.token_ids):
+            before = candidate.parents[i] if candidate.parents else i - 1
+            parent = nodes[before] if before >= 0 else root
+            node = self._child.get((parent, token))
+            if node is None:
+                node = self._child[parent, token] = len(self._tokens)
+                self._tokens.append(token)
+                self._parents.append(parent)
+                self._probs.append(candidate.probs[i])
+                self._sources.append(candidate.sources[i])
+                self._layers.append(candidate.layer)
+            elif candidate.probs[i] > self._probs[node]:
+                self._probs[node] = candidate.probs[i]
+                self._sources[node] = candidate.sources[i]
+                self._layers[node] = candidate.layer
+            nodes.append(node)
+
+    def propose(self) -> Propose:
+        """Return the gains of the whole draft, for a shared batch."""
+        return Propose(tuple(self._node_gains[i] for i in self._order[: self._most]))
+
+    def _nodes(self, length: int) -> Sequence[int]:
+        """Return the ``length`` most probable nodes.
+
+        The most probable path comes first and is contiguous: if it is accepted, the KV cache is laid out, and
+        rounds, as if a chain had been drafted. The last token is a leaf.
+        """
+        return walk(self._parents, self._order[:length])
+
+    def _origin(self, nodes: Sequence[int], padding: int) -> dict[str, Any]:
+        place = {node: i for i, node in enumerate(nodes)}
+        parents = tuple(place.get(self._parents[i], -1) for i in nodes)
+        parents += tuple(range(len(nodes) - 1, len(nodes) - 1 + padding))
+        layers = tuple(self._layers[i] for i in nodes)
+        return {
+            "layer": layers[0],
+            "parents": () if is_chain(parents) else parents,
+            "layers": layers + ("",) * padding if len(set(layers)) > 1 else (),
+        }
 
 
 def _discounted(p: float) -> float:
     """Return the probability with its odds divided by _ODDS_DIVISOR."""
     return p / (_ODDS_DIVISOR - (_ODDS_DIVISOR - 1.0) * p)
-
-
-def describe_continuation(after: tuple[int, ...], suggested: int = 0) -> str:
-    """Return where an answer continues the draft and how many tokens were suggested to it, as text."""
-    where = [f"after {len(after)} tokens"] if after else []
-    return ", ".join([*where, f"with {suggested} suggested"] if suggested else where)

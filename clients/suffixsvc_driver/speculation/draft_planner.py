@@ -6,19 +6,18 @@ query is due.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple, Protocol
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from suffixsvc_driver.cost.curve import CostCurve
-from suffixsvc_driver.drafts.events import Feedback, QueryLayer
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.policy.calibration import Calibrator
-from suffixsvc_driver.policy.chain_gain import Choice, Headroom, best_query
+from suffixsvc_driver.policy.expected_gain import Choice, StepParams, best_prefix, best_query
 from suffixsvc_driver.settings.driver_config import DriverConfig, LayerKind, Policy
 from suffixsvc_driver.speculation.draft_assembly import Candidate, StepDraft
 from suffixsvc_driver.speculation.layer_state import DraftModelState, LayerState
-from suffixsvc_driver.speculation.tree_assembly import TreeDraft
-
-__all__ = ["DraftPlanner", "in_steps"]
 
 _Probs = tuple[float, ...]
 #: prior acceptance rate of a draft model
@@ -33,10 +32,6 @@ class _Plan(NamedTuple):
     suggested: tuple[int, ...] = ()
 
 
-class _Best(Protocol):
-    def __call__(self, acceptance: float, after: _Probs = (), suggested: _Probs = ()) -> Choice: ...
-
-
 def in_steps(seconds: float, curve: CostCurve) -> float:
     """Convert seconds to plain steps of the target; 0 if the seconds of a plain step are unknown."""
     unit = curve.seconds_per_step
@@ -44,137 +39,109 @@ def in_steps(seconds: float, curve: CostCurve) -> float:
 
 
 class DraftPlanner:
-    """Plans the queries of one generation."""
+    """Plans the queries of one generation.
+
+    Attributes:
+        eog_ids: end-of-generation tokens.
+    """
 
     def __init__(self, config: DriverConfig, calibrator: Calibrator) -> None:
         self._config, self._calibrator = config, calibrator
+        self.eog_ids: frozenset[int] = frozenset()
 
-    def plan(
-        self,
-        layer: LayerState,
-        draft: StepDraft | TreeDraft,
-        feedback: Feedback | None,
-        *,
-        k: int,
-        left: int,
-        eog_ids: frozenset[int] = frozenset(),
-    ) -> QueryLayer | None:
-        """Return the query of a layer in this step, or None.
+    def plan(self, layer: LayerState, draft: StepDraft, k: int, left: int) -> QueryLayer | str:
+        """Return the query of a layer in this step, or the reason why it is not queried.
 
         A query of budget 0 only passes on the emitted tokens.
 
         Args:
             layer: the layer to query.
             draft: the draft of the layers before it.
-            feedback: result of the last step.
             k: K of the first-match policy: tokens to draft.
             left: tokens that may still be emitted.
-            eog_ids: end-of-generation tokens.
         """
-        limit = min(draft.headroom.limit, layer.spec.max_draft_tokens)
+        step, name = draft.step, layer.spec.name
+        limit = min(step.limit, layer.spec.max_draft_tokens)
         if self._config.policy is Policy.EXPECTED_GAIN:
+            step = replace(step, limit=limit)
             if isinstance(layer, DraftModelState):
-                return self._query_draft_model(layer, draft, limit, feedback, left, eog_ids)
-            budget = self._paying_budget(layer, draft, limit)
-        elif draft.choice.length == 0:
-            budget = max(0, min(limit, k, draft.headroom.room - 1))
-        elif layer.spec.kind is LayerKind.SUFFIX:
-            budget = 0
-        else:
-            draft.record_skip(layer.spec.name, "an earlier layer has matched")
-            return None
-        return None if budget is None else QueryLayer(layer.spec.name, budget, feedback)
+                return self._query_draft_model(layer, draft, step, left)
+            return self._paying_query(layer, step)
+        if draft.choice.length == 0:
+            return QueryLayer(name, max(0, min(limit, k, step.room - 1)))
+        return QueryLayer(name, 0) if layer.spec.kind is LayerKind.SUFFIX else "an earlier layer has matched"
 
-    def _paying_budget(self, layer: LayerState, draft: StepDraft | TreeDraft, limit: int) -> int | None:
-        curve, headroom = draft.curve, draft.headroom
+    def _paying_query(self, layer: LayerState, step: StepParams) -> QueryLayer | str:
+        curve = step.curve
         due = layer.value.exploration_due(self._config.probe_every_steps, curve.seconds_per_step)
-        widest = curve.max_width - 1 - headroom.other_tokens
-        budget = min(limit, curve.widest_paying - 1, headroom.room - 1, widest)
+        widest = curve.max_width - 1 - step.other_tokens
+        budget = min(step.limit, curve.widest_paying - 1, step.room - 1, widest)
         if budget < 1:
-            draft.record_skip(layer.spec.name, _why_no_budget(limit, headroom.room))
-            return None
+            return _why_no_budget(step)
         # the gain of an exploratory query is bounded by a draft that is accepted entirely
         gain = float(budget) if due else layer.value.expected_gain(layer.misses)
-        cost = draft.rate * in_steps(layer.value.seconds, curve)
+        cost = step.rate * in_steps(layer.value.seconds, curve)
         if gain > cost:
-            return budget
-        draft.record_skip(
-            layer.spec.name, f"a query costs {cost:.2g} tokens, more than its expected gain of {gain:.2g}"
-        )
-        return None
+            return QueryLayer(layer.spec.name, budget)
+        return f"a query costs {cost:.2g} tokens, more than its expected gain of {gain:.2g}"
 
     def _query_draft_model(
-        self,
-        layer: DraftModelState,
-        draft: StepDraft | TreeDraft,
-        limit: int,
-        feedback: Feedback | None,
-        left: int,
-        eog_ids: frozenset[int],
-    ) -> QueryLayer | None:
+        self, layer: DraftModelState, draft: StepDraft, step: StepParams, left: int
+    ) -> QueryLayer | str:
         """Return the query of the largest expected gain, if that exceeds the cost of reading the text."""
-        curve, rate, room = draft.curve, draft.rate, draft.headroom
-        headroom = Headroom(limit, room.room, room.other_tokens, room.replays)
-
-        def best(acceptance: float, after: _Probs = (), suggested: _Probs = ()) -> Choice:
-            return best_query(
-                acceptance,
-                curve,
-                rate,
-                headroom,
-                after=after,
-                suggested=suggested,
-                cost_per_query=in_steps(layer.spec.seconds_per_query, curve),
-                cost_per_token=in_steps(layer.token_seconds, curve),
-                cost_per_read=in_steps(layer.read_seconds, curve),
-            )
-
+        curve = step.curve
+        best = functools.partial(
+            best_query,
+            step=step,
+            cost_per_query=in_steps(layer.spec.seconds_per_query, curve),
+            cost_per_token=in_steps(layer.token_seconds, curve),
+            cost_per_read=in_steps(layer.read_seconds, curve),
+        )
         name, acceptance = layer.spec.name, self._calibrator.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR)
         reading = layer.catch_up_seconds
-        plans = _plans(layer, draft.candidate, limit - 1, acceptance, best, eog_ids)
+        plans = self._plans(layer, draft.continuable, step.limit - 1, acceptance, best)
         choice, after, suggested = max(plans, key=lambda plan: plan.choice.gain)
-        best_gain = draft.continuable_gain if after else draft.gain
+        best_gain = draft.choice.gain
+        if after:
+            best_gain = best_prefix(draft.continuable.probs, draft.step).gain
         # the text is read once, and that may serve every remaining step
         gain = (choice.gain - best_gain) * max(1.0, left / (1 + choice.length))
-        if gain > rate * in_steps(reading, curve):
-            return QueryLayer(name, choice.length - len(after), feedback, after, suggested)
+        if gain > step.rate * in_steps(reading, curve):
+            return QueryLayer(name, choice.length - len(after), None, after, suggested)
         seconds = reading + layer.token_seconds
         if not layer.value.exploration_due(self._config.probe_every_steps, curve.seconds_per_step, seconds):
             each, first = in_steps(layer.token_seconds, curve), in_steps(reading, curve)
             why = f"a token costs {each:.2g} plain steps, reading {first:.2g}, {acceptance:.0%} are accepted"
-            draft.record_skip(name, f"no draft of it would pay: {why}")
-            return None
+            return f"no draft of it would pay: {why}"
         ideal = best(1.0)
-        if ideal.gain > draft.gain:
-            return QueryLayer(name, ideal.length, feedback)
-        draft.record_skip(name, "no draft of it would pay, even if every token were accepted")
-        return None
+        if ideal.gain > draft.choice.gain:
+            return QueryLayer(name, ideal.length)
+        return "no draft of it would pay, even if every token were accepted"
 
+    def _plans(
+        self,
+        layer: DraftModelState,
+        candidate: Candidate,
+        most: int,
+        acceptance: float,
+        best: Callable[..., Choice],
+    ) -> Iterator[_Plan]:
+        """Yield the possible queries of a draft model.
 
-def _plans(
-    layer: DraftModelState,
-    candidate: Candidate,
-    most: int,
-    acceptance: float,
-    best: _Best,
-    eog_ids: frozenset[int],
-) -> Iterator[_Plan]:
-    """Yield the possible queries of a draft model.
-
-    A query independent of the draft so far; one with the draft suggested to it, if it verifies suggestions;
-    else queries that continue the draft at each handover position.
-    """
-    yield _Plan(best(acceptance))
-    probs = candidate.probs[:most]
-    if layer.spec.checks:
-        if count := _suggestions(probs, layer):
-            choice = best(acceptance, suggested=probs[:count])
-            yield _Plan(choice, suggested=candidate.token_ids[: max(0, min(count, choice.length - 1))])
-    elif layer.spec.continues:
-        for start in _handovers(probs, acceptance):
-            if candidate.token_ids[start - 1] in eog_ids:
-                break
-            yield _Plan(best(acceptance, probs[:start]), after=candidate.token_ids[:start])
+        A query independent of the draft so far; one with the draft suggested to it, if it verifies
+        suggestions; else queries that continue the draft at each handover position.
+        """
+        yield _Plan(best(acceptance))
+        probs = candidate.probs[:most]
+        if layer.spec.max_suggested:
+            if count := _suggestions(probs, layer):
+                choice = best(acceptance, suggested=probs[:count])
+                yield _Plan(choice, suggested=candidate.token_ids[: max(0, min(count, choice.length - 1))])
+        elif layer.spec.can_continue:
+            for start in _handovers(probs, acceptance):
+                if candidate.token_ids[start - 1] in self.eog_ids:
+                    break
+                yield _Plan(best(acceptance, after=probs[:start]), after=candidate.token_ids[:start])
 
 
 def _handovers(probs: _Probs, acceptance: float) -> list[int]:
@@ -191,7 +158,7 @@ def _suggestions(probs: _Probs, layer: DraftModelState) -> int:
 
     A token is suggested while the pass that it is expected to save is longer than reading it.
     """
-    path, most = 1.0, min(len(probs), layer.spec.checks)
+    path, most = 1.0, min(len(probs), layer.spec.max_suggested)
     for length in range(most):
         path *= probs[length]
         if path * layer.token_seconds <= layer.read_seconds:
@@ -199,9 +166,9 @@ def _suggestions(probs: _Probs, layer: DraftModelState) -> int:
     return most
 
 
-def _why_no_budget(limit: int, room: int) -> str:
-    if limit < 1:
+def _why_no_budget(step: StepParams) -> str:
+    if step.limit < 1:
         return "only one more token is wanted"
-    if room < 2:
+    if step.room < 2:
         return "the context is full after the next token"
     return "no wider batch pays, even if every token were accepted"

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.cost.curve import CostCurve
-from suffixsvc_driver.drafts.chain import CleanDraft, clean_chain, clean_tree
+from suffixsvc_driver.drafts.chain import CleanDraft, valid_draft
 from suffixsvc_driver.drafts.events import Begin, Feedback, LayerAnswer, LayerFailed, QueryLayer
 from suffixsvc_driver.drafts.tree import depths_of
 from suffixsvc_driver.policy.calibration import Calibrator
-from suffixsvc_driver.policy.chain_gain import Headroom
+from suffixsvc_driver.policy.expected_gain import StepParams
 from suffixsvc_driver.settings.driver_config import DriverConfig, LayerKind, LayerSpec, Policy
 from suffixsvc_driver.speculation.accounting import Stats
 from suffixsvc_driver.speculation.draft_assembly import Candidate, StepDraft
 from suffixsvc_driver.speculation.draft_planner import DraftPlanner, in_steps
 from suffixsvc_driver.speculation.layer_state import LayerState, layer_state
-from suffixsvc_driver.speculation.tree_assembly import TreeDraft
-
-__all__ = ["LayerQueries"]
 
 _SOURCE_OF: Final = {
     LayerKind.PROMPT_LOOKUP: DraftSource.PROMPT_LOOKUP,
@@ -63,16 +61,18 @@ class LayerQueries:
         self._begin = Begin(prompt_length=1, max_tokens=1, context_size=1, vocab_size=1)
         self._next = 0
         self._text_searched = False  # a layer that contains the session's text has answered in this step
+        self._smallest_match = config.min_match_tokens
         self.pending: QueryLayer | None = None
-        self.draft: StepDraft | TreeDraft = StepDraft(CostCurve((0.0, 1.0)), 1.0, Headroom(0, 1))
+        self.draft = StepDraft(StepParams(CostCurve((0.0, 1.0)), 1.0, 0, 1))
         self.cost = 0.0
 
     def begin(self, event: Begin) -> None:
         """Start the generation."""
         self._begin = event
+        self._planner.eog_ids = event.eog_ids
         self.wrote(event.prompt_length)
 
-    def start_step(self, draft: StepDraft | TreeDraft) -> None:
+    def start_step(self, draft: StepDraft) -> None:
         """Start a step with an empty draft."""
         self.draft = draft
         self._next = 0
@@ -96,22 +96,21 @@ class LayerQueries:
             left: tokens that may still be emitted.
         """
         self.pending = None
+        self._smallest_match = min(self._config.min_match_tokens, max(1, k))
         while self._next < len(self.layers):
             layer = self.layers[self._next]
             self._next += 1
             if self._text_searched and layer.spec.kind is LayerKind.PROMPT_LOOKUP:
-                self.draft.record_skip(layer.spec.name, "the suffix layer has answered, and knows its text")
-                layer.skip()
-                continue
-            query = self._planner.plan(
-                layer, self.draft, feedback, k=k, left=left, eog_ids=self._begin.eog_ids
-            )
-            if query is None:
+                query: QueryLayer | str = "the suffix layer has answered, and knows its text"
+            else:
+                query = self._planner.plan(layer, self.draft, k, left)
+            if isinstance(query, str):
+                self.draft.record_skip(layer.spec.name, query)
                 layer.skip()
                 continue
             layer.value.record_query()
             layer.after, layer.suggested = query.after, query.suggested
-            self.pending = query
+            self.pending = replace(query, verified=feedback)
             break
         return self.pending
 
@@ -129,7 +128,7 @@ class LayerQueries:
         seconds = event.seconds if 0.0 < event.seconds < math.inf else 0.0
         counts.seconds += seconds
         self.cost += in_steps(seconds, curve)
-        best_gain = self.draft.gain
+        best_gain = self.draft.choice.gain
         by_gain = self._config.policy is Policy.EXPECTED_GAIN
         if isinstance(event, LayerFailed):
             counts.failures += 1
@@ -137,8 +136,8 @@ class LayerQueries:
             self.draft.record_skip(layer.spec.name, "it failed")
         else:
             source = _SOURCE_OF[layer.spec.kind]
-            clean = clean_tree if isinstance(self.draft, TreeDraft) else clean_chain
-            answer = clean(event.draft, budget, self._begin.vocab_size, source, self._begin.eog_ids)
+            begin, trees = self._begin, self.draft.trees
+            answer = valid_draft(event.draft, budget, begin.vocab_size, source, begin.eog_ids, trees=trees)
             layer.answer = answer
             counts.junk += answer.junk
             counts.answered += len(answer) > 0
@@ -148,8 +147,8 @@ class LayerQueries:
             self._text_searched |= by_gain and layer.spec.kind is LayerKind.SUFFIX
         if by_gain:
             # the gain of a reconciled draft may fall, which is no negative gain of the query
-            added = max(0.0, self.draft.gain - best_gain)
-            cost = self.draft.rate * in_steps(layer.value.seconds, curve)
+            added = max(0.0, self.draft.choice.gain - best_gain)
+            cost = self.draft.step.rate * in_steps(layer.value.seconds, curve)
             layer.learn(added, cost, self._config.probe_every_steps, curve.seconds_per_step)
             if added > 0.0 and layer.spec.kind in _TEXT_LAYERS:
                 for other in self.layers:  # a hit of one text layer would have been a hit of the others
@@ -165,9 +164,9 @@ class LayerQueries:
         )
         candidate = Candidate(name, answer.token_ids, answer.sources, probs, parents=answer.parents)
         draft = self.draft
-        if isinstance(draft, TreeDraft) or self._config.policy is Policy.EXPECTED_GAIN:
+        if self._config.policy is Policy.EXPECTED_GAIN:
             draft.consider(candidate, budget, layer.after, suggested=len(layer.suggested))
-        elif draft.choice.length == 0 and len(answer) >= self._config.min_match_tokens:
+        elif draft.choice.length == 0 and len(answer) >= self._smallest_match:
             draft.take(candidate, len(answer), budget)
         else:
             draft.record_skip(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from suffixsvc_driver.drafts.chain import CleanDraft, common_prefix
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.policy.layer_value import HitRun, LayerValue
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
-
-__all__ = ["DraftModelState", "LayerState", "layer_state"]
 
 #: seconds to read a token relative to those to draft one, if unknown. A draft model that is not queried has
 #: to read the emitted tokens in its next query: seconds, after a long pause
@@ -54,21 +51,11 @@ class LayerState:
         answer, name, start = self.answer, self.spec.name, len(self.after)
         if not answer.token_ids or emitted[:start] != self.after:
             return  # the tokens that it continues were not emitted
-        if answer.parents:
-            self._label_tree(calibrator, emitted[start:])
-            return
-        for i, (token, truth) in enumerate(zip(answer.token_ids, emitted[start:], strict=False)):
-            calibrator.learn(name, answer.raw_probs[i], start + i, token == truth)
-            if token != truth:
-                break
-
-    def _label_tree(self, calibrator: Calibrator, emitted: Sequence[int]) -> None:
-        answer, name, start = self.answer, self.spec.name, len(self.after)
         children: dict[int, list[int]] = {}
-        for i, parent in enumerate(answer.parents):
+        for i, parent in enumerate(answer.parents or range(-1, len(answer) - 1)):
             children.setdefault(parent, []).append(i)
         at = -1
-        for depth, truth in enumerate(emitted, start):
+        for depth, truth in enumerate(emitted[start:], start):
             right = -1
             for i in children.get(at, ()):
                 hit = answer.token_ids[i] == truth

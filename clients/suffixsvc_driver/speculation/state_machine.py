@@ -1,13 +1,13 @@
 r"""State machine of one generation: events in, decisions out; no clock, no transport, no model.
 
-    IDLE --Begin--> QUERYING --LayerAnswer/LayerFailed--> QUERYING ... --> VERIFYING --Verified--> QUERYING
+    IDLE --Begin--> QUERYING --LayerAnswer/LayerFailed--> QUERYING ... --> VERIFYING --StepResult--> QUERYING
                                                                                        \--> DONE
 
     batched:  IDLE --Begin--> WAITING --Next--> QUERYING ... --> PROPOSING --BudgetGrant--> VERIFYING ...
 
 In every step the layers are queried in order (:mod:`suffixsvc_driver.speculation.layer_queries`), and the
 best draft goes to the target: a prefix of one layer's chain or, if the target accepts trees, a tree merged
-from all answers. See :mod:`suffixsvc_driver.policy.chain_gain` for the expected-gain rule, and
+from all answers. See :mod:`suffixsvc_driver.policy.expected_gain` for the expected-gain rule, and
 :mod:`suffixsvc_driver.policy.calibration` for the calibration of the layers' probabilities.
 """
 
@@ -32,21 +32,18 @@ from suffixsvc_driver.drafts.events import (
     LayerAnswer,
     LayerFailed,
     Next,
-    Verified,
+    StepResult,
     Verify,
     Wait,
 )
 from suffixsvc_driver.drafts.tree import follow
 from suffixsvc_driver.policy.calibration import Calibrator
-from suffixsvc_driver.policy.chain_gain import Headroom, RunningRate
-from suffixsvc_driver.policy.controllers import make_controller
+from suffixsvc_driver.policy.controllers import KController
+from suffixsvc_driver.policy.expected_gain import RunningRate, StepParams
 from suffixsvc_driver.settings.driver_config import DriverConfig, LayerSpec, Policy
 from suffixsvc_driver.speculation.accounting import Stats
-from suffixsvc_driver.speculation.draft_assembly import StepDraft
+from suffixsvc_driver.speculation.draft_assembly import StepDraft, TreeDraft
 from suffixsvc_driver.speculation.layer_queries import LayerQueries
-from suffixsvc_driver.speculation.tree_assembly import TreeDraft
-
-__all__ = ["GenerationStateMachine"]
 
 _NONE: Final = int(DraftSource.NONE)
 _PLAIN: Final = Verify()
@@ -96,8 +93,9 @@ class GenerationStateMachine:
         for name in names:
             self.stats.layer(name)
         self._queries = LayerQueries(config, layers, self.calibrator, self.stats)
-        self._rate = rate if rate is not None else RunningRate(config.rate_decay)
-        self._controller = make_controller(config)
+        #: lambda of the expected-gain rule
+        self.rate = rate if rate is not None else RunningRate(config.rate_decay)
+        self._controller = KController(config)
         self._phase = _Phase.IDLE
         self._begin = _NOT_BEGUN
         self._written = 0
@@ -108,17 +106,13 @@ class GenerationStateMachine:
         self._max_width = 0
         self._trees = False
         self._proposed = 0
-        self._feedback: Feedback | None = None
+        #: result of the last step; None before the first
+        self.feedback: Feedback | None = None
 
     @property
     def curve(self) -> CostCurve:
         """Current cost of the target's steps."""
         return self._live.curve if self._live is not None else self._fixed
-
-    @property
-    def rate(self) -> float:
-        """Tokens per unit of cost so far: the lambda of the expected-gain rule."""
-        return self._rate.value
 
     @property
     def room(self) -> int:
@@ -127,11 +121,6 @@ class GenerationStateMachine:
         A tree needs as much room as a chain of the same size: each token is a cell of the KV cache.
         """
         return min(self._max_width, self._context_left())
-
-    @property
-    def feedback(self) -> Feedback | None:
-        """Result of the last step; None before the first."""
-        return self._feedback
 
     def on(self, event: Event) -> Decision:
         """Process an event and return the next decision.
@@ -148,7 +137,7 @@ class GenerationStateMachine:
                 self._expect(pending is not None and event.layer == pending.layer, event)
                 self._queries.on_answer(event, self.curve)
                 return self._query_next()
-            case Verified():
+            case StepResult():
                 self._expect(self._phase is _Phase.VERIFYING, event)
                 return self._on_verified(event)
             case Next():
@@ -203,17 +192,23 @@ class GenerationStateMachine:
     def _start_step(self) -> Decision:
         self._phase = _Phase.QUERYING
         self._base = 1 + self._replay + self._other_tokens if self._begin.batched else 1
-        headroom = Headroom(self._limit(), self.room, self._replay + self._other_tokens, self._begin.replays)
         # All generations of a shared batch have the same live curve, so they and the loop decide alike.
         live = self._live if self.config.policy is Policy.EXPECTED_GAIN else None
         trial = None
         if live is not None and (self._begin.batched or not self._replay):
             trial = live.trial(self._base)
-        curve = trial or self.curve
-        if self._trees:
-            self._queries.start_step(TreeDraft(curve, self._rate.value, headroom, self._begin.max_branches))
-        else:
-            self._queries.start_step(StepDraft(curve, self._rate.value, headroom))
+        step = StepParams(
+            trial or self.curve,
+            self.rate.value,
+            # drafted tokens that can still be of use: the target adds a bonus token
+            min(self.config.max_draft_tokens, self._begin.max_tokens - self._written - 1),
+            self.room,
+            self._replay + self._other_tokens,
+            self._begin.replays,
+        )
+        self._queries.start_step(
+            TreeDraft(step, self._begin.max_branches) if self._trees else StepDraft(step)
+        )
         if live is not None and live.plain_due:
             self._queries.skip_all("a step without drafts is due, to measure its cost")
             return self._decide()
@@ -223,13 +218,9 @@ class GenerationStateMachine:
         """Tokens that still fit, the newest one included: it is not in the KV cache yet."""
         return self._begin.context_size - self._begin.prompt_length - self._written + 1
 
-    def _limit(self) -> int:
-        """Drafted tokens that can still be of use: the target adds a bonus token."""
-        return min(self.config.max_draft_tokens, self._begin.max_tokens - self._written - 1)
-
     def _query_next(self) -> Decision:
         query = self._queries.next_query(
-            self._feedback, self._controller.value, self._begin.max_tokens - self._written
+            self.feedback, self._controller.value, self._begin.max_tokens - self._written
         )
         return self._decide() if query is None else query
 
@@ -255,11 +246,11 @@ class GenerationStateMachine:
         self._verify = verify
         return verify
 
-    def _on_verified(self, event: Verified) -> Decision:
+    def _on_verified(self, event: StepResult) -> Decision:
         sent = self._verify
         emitted = event.emitted
         kept = min(len(emitted), event.accepted)
-        path = _accepted_path(sent, emitted[:kept])
+        path = follow(sent.token_ids, sent.parents, emitted[:kept])
         fits = (
             0 < len(emitted) <= event.accepted + 1
             and 0 <= event.accepted <= len(sent.token_ids)
@@ -277,7 +268,7 @@ class GenerationStateMachine:
         cost = self._cost_of(width) + self._queries.cost
         self.stats.cost += cost
         self.stats.replayed += self._replay
-        self._rate.add(len(emitted), cost)
+        self.rate.add(len(emitted), cost)
         # the loop observes a shared batch once for all generations
         if self._live is not None and not self._begin.batched:
             self._live.observe(width, event.seconds, self._base)
@@ -287,7 +278,7 @@ class GenerationStateMachine:
             self._controller.set_content(event.content)
         self._replay = event.replay
         source = DraftSource(sent.sources[0]) if drafted else DraftSource.NONE
-        self._feedback = Feedback(event.width, accepted, source)
+        self.feedback = Feedback(event.width, accepted, source)
         self._written += len(emitted)
         self._queries.wrote(len(emitted))
         reason = self._finish_reason(emitted[-1], event.stopped)
@@ -310,10 +301,3 @@ class GenerationStateMachine:
         if self._context_left() < 1:
             return FinishReason.CONTEXT
         return None
-
-
-def _accepted_path(sent: Verify, emitted: tuple[int, ...]) -> Sequence[int]:
-    """Return the indices of the drafted tokens that were emitted."""
-    if sent.parents:
-        return follow(sent.token_ids, sent.parents, emitted)
-    return range(len(emitted)) if emitted == sent.token_ids[: len(emitted)] else ()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from suffixsvc.types import TokenIds
+from suffixsvc_driver.drafts.events import StepResult
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling
 
@@ -18,14 +19,16 @@ __all__ = [
     "LaneStep",
     "ParallelTarget",
     "Prefilled",
+    "Shape",
     "StopRule",
     "Target",
     "TargetShape",
-    "Verification",
 ]
 
 #: called with all emitted tokens, the newest last; True ends the generation there
 StopRule = Callable[[Sequence[int]], bool]
+#: lane, drafted tokens and parents of one generation's part of a batch
+Shape = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +60,6 @@ class Prefilled:
     reused: int
     computed: int
     history: tuple[Batch, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """Result of a verification step. See :class:`suffixsvc_driver.drafts.events.Verified`."""
-
-    emitted: tuple[int, ...]
-    accepted: int
-    stopped: bool = False
-    replay: int = 0
 
 
 class TargetShape(Protocol):
@@ -124,7 +117,7 @@ class Target(TargetShape, Protocol):
         max_emit: int,
         stop: StopRule | None = None,
         parents: Sequence[int] = (),
-    ) -> Verification:
+    ) -> StepResult:
         """Verify a draft: compute [last token, *drafted] in one batch, emit the drafted tokens that the
         target samples itself and one token more, at most ``max_emit``, none after an end token.
 
@@ -171,7 +164,7 @@ class ParallelTarget(TargetShape, Protocol):
     def prefill(self, lane: int) -> bool:
         """Compute one batch of the lane's missing prompt tokens; return whether only the last is missing."""
 
-    def verify_many(self, steps: Sequence[LaneStep]) -> list[Verification | Exception]:
+    def verify_many(self, steps: Sequence[LaneStep]) -> list[StepResult | Exception]:
         """Verify each lane's draft, all in one batch, each lane at most once. If the tokens of a lane cannot
         be sampled (its stop rule raised, say), its result is the exception, and the lane is unchanged.
 

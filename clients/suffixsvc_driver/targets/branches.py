@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 from suffixsvc_driver.targets.llama.context import LlamaContext
 
-__all__ = ["Branches"]
-
 
 class Branches:
     """Sequences of the leaves of one slot's tree: leaf 0 is in the slot's own sequence, the next one in the
@@ -27,14 +25,11 @@ class Branches:
     def __init__(self, context: LlamaContext, ids: Sequence[int]) -> None:
         self._context = context
         self._ids = tuple(ids)
+        #: largest number of leaves of a tree
+        self.max_leaves = 1 + len(self._ids)
         self._slot = -1
         self._shared = [0] * len(self._ids)  # number of the slot's tokens that each holds
         self._joined = 0
-
-    @property
-    def max_leaves(self) -> int:
-        """Largest number of leaves of a tree."""
-        return 1 + len(self._ids)
 
     def sequences(self, slot: int) -> tuple[int, ...]:
         """Return the sequences of leaf 0, 1, ... of a tree of this slot."""

@@ -19,19 +19,17 @@ of the next batch. In scattered cells the text would round differently from then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from suffixsvc.errors import LimitExceededError, ModelError
-from suffixsvc.types import FloatArray
+from suffixsvc_driver.drafts.events import StepResult
 from suffixsvc_driver.drafts.tree import branches_of, check_parents, follow, is_chain, leaf_count
 from suffixsvc_driver.sampling.sampler import Sampler
-from suffixsvc_driver.targets import Batch, StopRule, Verification
+from suffixsvc_driver.targets import Batch, LaneStep
 from suffixsvc_driver.targets.branches import Branches
 from suffixsvc_driver.targets.llama.context import LlamaContext, Part
 from suffixsvc_driver.targets.rollback import Rollback
 from suffixsvc_driver.targets.slots import Slot
-
-__all__ = ["Lane"]
 
 
 class Lane:
@@ -56,6 +54,8 @@ class Lane:
         self._context, self._rollback, self._eog_ids = context, rollback, eog_ids
         self._branches, self._in_order = branches, in_order
         self.slot = slot
+        #: largest number of leaves of a drafted tree
+        self.max_branches = branches.max_leaves if rollback.cuts_anywhere else 1
         self._last = -1
         self._again: list[int] = []
         self._emitted: list[int] = []
@@ -70,11 +70,6 @@ class Lane:
     def replay(self) -> int:
         """Number of tokens before the newest one that the next batch computes again."""
         return len(self._again)
-
-    @property
-    def max_branches(self) -> int:
-        """Largest number of leaves of a drafted tree."""
-        return self._branches.max_leaves if self._rollback.cuts_anywhere else 1
 
     def release(self) -> None:
         """Drop the branches, before the slot is cut or refilled."""
@@ -154,51 +149,42 @@ class Lane:
                 raise
             self.slot.extend(Batch(part.start, piece), len(piece))
 
-    def verify(
-        self,
-        rows: Callable[[int], FloatArray],
-        drafted: Sequence[int],
-        sampler: Sampler,
-        max_emit: int,
-        stop: StopRule | None = None,
-        parents: Sequence[int] = (),
-    ) -> Verification:
+    def verify(self, step: LaneStep, sampler: Sampler, part: Part, offset: int) -> StepResult:
         """Verify a draft: sample at each accepted token, until a sampled token was not drafted.
 
         Args:
-            rows: returns the logits after the newest token (0) and after each drafted one (1 ..).
             sampler: of this generation; it accepts every emitted token.
-            parents: of a tree.
+            part: the computed part.
+            offset: index of its first token in the batch.
 
         Raises:
             GrammarError, ModelError: no token can be sampled. The sampler is unchanged; the same holds for
-                an error of ``stop``.
+                an error of the stop rule.
         """
-        steps = zip(parents, drafted, strict=True) if parents else ()
-        child = {step: i for i, step in enumerate(steps, start=1)}
+        stop, first = step.stop, offset + part.logits_from
+        parents = part.parents or range(-1, len(step.drafted) - 1)
+        # (row of the parent, token) -> row of the token
+        steps = zip(parents, step.drafted, strict=True)
+        child = {(parent + 1, token): row for row, (parent, token) in enumerate(steps, start=1)}
         emitted: list[int] = []
         accepted = row = 0
         stopped = agrees = True
         try:
             while agrees:
-                token = sampler.sample(rows(row), self.position + len(emitted) + 1)
+                token = sampler.sample(self._context.logits(first + row), self.position + len(emitted) + 1)
                 sampler.accept(token)
                 emitted.append(token)
                 self._emitted.append(token)
-                if parents:
-                    row = child.get((row - 1, token), 0)
-                    agrees = row > 0
-                else:
-                    agrees = row < len(drafted) and drafted[row] == token
-                    row += 1
+                row = child.get((row, token), 0)
+                agrees = row > 0
                 accepted += agrees
                 stopped = stop is not None and stop(self._emitted)
-                if stopped or token in self._eog_ids or len(emitted) >= max_emit:
+                if stopped or token in self._eog_ids or len(emitted) >= step.max_emit:
                     break
         except BaseException:
             sampler.rollback(len(emitted))
             raise
-        return Verification(tuple(emitted), accepted, stopped)
+        return StepResult(tuple(emitted), accepted, stopped=stopped)
 
     def commit(self, part: Part, emitted: Sequence[int]) -> None:
         """Commit a verified part: keep the KV that the emitted tokens were computed from, drop the rest."""

@@ -10,102 +10,72 @@ Whether a state can be cut is determined by trying: llama_memory_can_shift does 
 
 from __future__ import annotations
 
-import ctypes
-from typing import Protocol
+import enum
 
 from suffixsvc.errors import ModelError
-from suffixsvc_driver.targets.llama.context import LlamaContext, Outputs
-
-__all__ = ["CheckpointRollback", "Rollback", "SnapshotRollback", "TruncateRollback", "detect_rollback"]
+from suffixsvc_driver.targets.llama.context import LlamaContext, State
 
 
-class Rollback(Protocol):
-    """Rollback method of a context's slots. One batch at a time: ``before``, the batch, then ``after``."""
+class RollbackMethod(enum.StrEnum):
+    """Rollback method of a context's slots."""
 
-    @property
-    def replays(self) -> bool:
-        """Whether accepted tokens have to be computed again after a draft that was accepted in part."""
+    #: of attention KV caches: truncation at any token
+    TRUNCATE = "truncate"
+    #: of recurrent states with snapshots after each of the last batch's tokens, up to ``context.snapshots``.
+    #: The batch's first token has to be kept: llama.cpp reports success for a rollback before it, but
+    #: restores the state of some earlier batch
+    SNAPSHOT = "snapshot"
+    #: of recurrent states without snapshots: saved before a batch with drafts, restored if not all of them
+    #: were accepted
+    CHECKPOINT = "checkpoint"
 
-    @property
-    def cuts_anywhere(self) -> bool:
-        """Whether a slot may be cut at any position of its text, as for a shorter prompt."""
+
+class Rollback:
+    """Rollback of a context's slots. One batch at a time: ``before``, the batch, then ``after``.
+
+    Attributes:
+        replays: accepted tokens have to be computed again after a draft that was accepted in part.
+        cuts_anywhere: a slot may be cut at any position of its text, as for a shorter prompt.
+    """
+
+    def __init__(self, context: LlamaContext, method: RollbackMethod) -> None:
+        self.method = method
+        self.replays = method is RollbackMethod.CHECKPOINT
+        self.cuts_anywhere = method is RollbackMethod.TRUNCATE
+        self._context = context
+        self._saved: dict[int, State] = {}
 
     def before(self, slot: int, drafts: bool) -> None:
         """Prepare for a batch; ``drafts``: some of its tokens may have to be rolled back."""
+        self._saved.pop(slot, None)
+        if drafts and self.replays:
+            self._saved[slot] = self._context.save_state(slot)
 
     def after(self, slot: int, start: int, keep: int) -> int:
-        """Roll a batch at ``start`` back to its first ``keep`` tokens. Return the position up to which the
-        slot holds tokens, at most ``start + keep``.
+        """Roll a batch at ``start`` back to its first ``keep`` tokens, or none of them with checkpoints.
+
+        Returns:
+            The position up to which the slot holds tokens, at most ``start + keep``.
 
         Raises:
             ModelError: the state cannot be rolled back so far. The slot is unchanged.
         """
-
-
-class TruncateRollback:
-    """Rollback of attention KV caches: truncation at any token."""
-
-    replays = False
-    cuts_anywhere = True
-
-    def __init__(self, context: LlamaContext) -> None:
-        self._context = context
-
-    def before(self, slot: int, drafts: bool) -> None:
-        """Do nothing."""
-
-    def after(self, slot: int, start: int, keep: int) -> int:
-        """Truncate the slot."""
+        if self.method is RollbackMethod.SNAPSHOT and keep < 1:
+            raise ModelError("keep must be >= 1: snapshots cover only the last batch", got=keep)
+        if self.replays:
+            keep, state = 0, self._saved.pop(slot, None)
+            # an empty slot has no state to restore; cutting all of it always works
+            if state is not None and start > 0:
+                self._context.load_state(slot, state)
         self._context.cut(slot, start + keep)
         return start + keep
 
 
-class SnapshotRollback(TruncateRollback):
-    """Rollback of recurrent states with snapshots after each of the last batch's tokens, up to
-    ``context.snapshots``. The batch's first token has to be kept: llama.cpp reports success for a rollback
-    before it, but restores the state of some earlier batch."""
-
-    cuts_anywhere = False
-
-    def after(self, slot: int, start: int, keep: int) -> int:
-        """Restore the snapshot after the last kept token."""
-        if keep < 1:
-            raise ModelError("keep must be >= 1: snapshots cover only the last batch", got=keep)
-        return super().after(slot, start, keep)
-
-
-class CheckpointRollback:
-    """Rollback of recurrent states without snapshots: saved before a batch with drafts, restored if not all
-    of them were accepted."""
-
-    replays = True
-    cuts_anywhere = False
-
-    def __init__(self, context: LlamaContext) -> None:
-        self._context = context
-        self._saved: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
-
-    def before(self, slot: int, drafts: bool) -> None:
-        """Save the state if the batch has drafts."""
-        self._saved.pop(slot, None)
-        if drafts:
-            self._saved[slot] = self._context.save_state(slot)
-
-    def after(self, slot: int, start: int, keep: int) -> int:
-        """Restore the state before the batch, without any of its tokens."""
-        state = self._saved.pop(slot, None)
-        # an empty slot has no state to restore; cutting all of it always works
-        if state is not None and start > 0:
-            self._context.load_state(slot, state)
-        self._context.cut(slot, start)
-        return start
-
-
 def detect_rollback(context: LlamaContext) -> Rollback:
     """Detect the rollback method of a model by a trial on slot 0, which must be empty and is left empty."""
-    context.decode((0, 0), 0, 0, Outputs.NONE)
+    context.decode((0, 0), 0, 0, logits=False)
     can_be_cut = context.try_cut(0, 1)
     context.cut(0, 0)
     if not can_be_cut:
-        return CheckpointRollback(context)
-    return SnapshotRollback(context) if context.snapshots else TruncateRollback(context)
+        return Rollback(context, RollbackMethod.CHECKPOINT)
+    return Rollback(context, RollbackMethod.SNAPSHOT if context.snapshots else RollbackMethod.TRUNCATE)

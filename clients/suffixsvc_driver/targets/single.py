@@ -9,18 +9,14 @@ from typing import Final
 
 from suffixsvc.errors import ModelError
 from suffixsvc.types import FloatArray, TokenIds
+from suffixsvc_driver.drafts.events import StepResult
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import GREEDY, Sampling, sample_token
-from suffixsvc_driver.targets import Batch, Prefilled, StopRule, Verification
+from suffixsvc_driver.targets import Batch, LaneStep, Prefilled, StopRule
 from suffixsvc_driver.targets.base import TargetBase
-from suffixsvc_driver.targets.branches import Branches
-from suffixsvc_driver.targets.lane import Lane
 from suffixsvc_driver.targets.llama.context import ContextSettings, Part, State
 from suffixsvc_driver.targets.llama.model import LlamaModel, check_prompt
-from suffixsvc_driver.targets.slots import SlotCache
-
-__all__ = ["LlamaTarget", "Snapshot"]
-
+from suffixsvc_driver.targets.slots import Placement
 
 #: last token of a generation that has not begun; llama.cpp refuses it
 _NO_TOKEN: Final = -1
@@ -56,10 +52,7 @@ class LlamaTarget(TargetBase):
 
     def __init__(self, model: str | Path | LlamaModel, settings: ContextSettings | None = None) -> None:
         super().__init__(model, settings or ContextSettings(), unified=False, lanes=1)
-        slots = self.settings.slots
-        self._cache = SlotCache(slots, whole=not self.rollback.cuts_anywhere)
-        leaves = Branches(self.context, range(slots, slots + self._branches))
-        self._lane = Lane(self.context, self.rollback, self.model.eog_ids, self._cache.slots[0], leaves)
+        self._lane = self._lanes[0]
 
     @property
     def _model_name(self) -> str:
@@ -71,39 +64,23 @@ class LlamaTarget(TargetBase):
         """Position of the newest token, which is not in the KV yet."""
         return self._lane.position
 
-    @property
-    def max_branches(self) -> int:
-        """Largest number of leaves of a drafted tree; 1: chains only."""
-        return self._lane.max_branches
-
     def begin(self, prompt_ids: TokenIds, *, fresh: bool = False) -> Prefilled:
         """Make ``prompt_ids`` the current sequence: all but its last token in the KV.
 
         Args:
             fresh: reuse nothing (exactness checks). With unified KV (``branches``) the other slots are
-                evict_oldest too: where their cells lie would show in the bits.
+                emptied too: where their cells lie would show in the bits.
 
         Raises:
             InvalidTokensError: an empty prompt, ids outside the vocabulary.
             LimitExceededError: a prompt longer than the context.
         """
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
-        self._lane.release()
         if fresh and self.context.unified:
             self.forget()
-        placement = self._cache.place(prompt)
-        source = placement.slot if placement.copy_from is None else placement.copy_from
-        keep = placement.keep
-        if fresh or not self.context.reaches(source, keep):
-            keep = 0
-        slot = self._cache.apply(placement)
-        if source != slot.index and keep:
-            self.context.copy(source, slot.index)
-        slot.truncate(keep)
-        self.context.cut(slot.index, keep)
-        self._lane.begin(slot, prompt[-1])
+        keep = self._place(self._lane, prompt, fresh=fresh)
         self._lane.fill(prompt[keep:-1])
-        return Prefilled(keep, len(prompt) - 1 - keep, tuple(slot.history))
+        return Prefilled(keep, len(prompt) - 1 - keep, tuple(self._lane.slot.history))
 
     def snapshot(self) -> Snapshot:
         """Serialise the KV of the current sequence.
@@ -129,18 +106,12 @@ class LlamaTarget(TargetBase):
             )
         self._lane.release()
         self._lane.begin(self._lane.slot, _NO_TOKEN)
-        slot = self._cache.apply(self._cache.evict_oldest())
+        slot = self._cache.oldest()
+        self._cache.apply(Placement(slot, 0))
         self.context.cut(slot.index, 0)
         self.context.load_state(slot.index, snapshot.state, whole=True)
         slot.tokens.extend(snapshot.token_ids)
         slot.history.extend(snapshot.history)
-
-    def forget(self) -> None:
-        """Empty every slot."""
-        self._lane.release()
-        for slot in self._cache.slots:
-            self.context.cut(slot.index, 0)
-            slot.truncate(0)
 
     def replay(self, history: Sequence[Batch]) -> None:
         """Compute batches again, from an empty slot (for exactness checks)."""
@@ -170,23 +141,12 @@ class LlamaTarget(TargetBase):
         curves). A token that cannot be rolled back stays."""
         lane = self._lane
         part = lane.plan([0] * (width - 1))
-        self._compute(part)
+        self._compute([lane], [part])
         sample_token(self.context.logits(part.logits_from), GREEDY, lane.position)
         if self.rollback.cuts_anywhere or (self.rollback.replays and width > 1):
             self.rollback.after(part.slot, part.start, 0)
         else:
             lane.commit(part, (0,))
-
-    def propose(self, drafted: Sequence[int], parents: Sequence[int] = ()) -> list[FloatArray]:
-        """Compute the batch of :meth:`verify` without sampling (for exactness checks). Return copies of the
-        logits after the newest token and each drafted one; :meth:`commit` must follow."""
-        part = self._lane.plan(drafted, parents)
-        self._compute(part)
-        return [self.context.logits(i).copy() for i in range(part.logits_from, len(part.tokens))]
-
-    def commit(self, drafted: Sequence[int], emitted: Sequence[int], parents: Sequence[int] = ()) -> None:
-        """Commit the tokens that the caller sampled from the proposed batch."""
-        self._lane.commit(self._lane.plan(drafted, parents), emitted)
 
     def verify(
         self,
@@ -195,7 +155,7 @@ class LlamaTarget(TargetBase):
         max_emit: int,
         stop: StopRule | None = None,
         parents: Sequence[int] = (),
-    ) -> Verification:
+    ) -> StepResult:
         """One target step. See :class:`suffixsvc_driver.targets.Target`.
 
         Raises:
@@ -207,29 +167,7 @@ class LlamaTarget(TargetBase):
             GrammarError: the grammar permits no token here. The sequence is unchanged; the same holds for an
                 error of ``stop``.
         """
-        sampler = self._samplers.of(choices)
-        lane = self._lane
-        part = lane.plan(drafted, parents)
-        self._compute(part)
-
-        def row(i: int) -> FloatArray:
-            return self.context.logits(part.logits_from + i)
-
-        try:
-            seen = lane.verify(row, drafted, sampler, max_emit, stop, part.parents)
-        except BaseException:
-            lane.undo(part)
-            raise
-        lane.commit(part, seen.emitted)
-        return Verification(seen.emitted, seen.accepted, seen.stopped, lane.replay)
-
-    def _compute(self, part: Part) -> None:
-        self._lane.prepare(part)
-        try:
-            if part.parents:
-                self.context.decode_parts([part])
-            else:
-                self.context.decode_part(part)
-        except ModelError:
-            self._lane.undo(part)
-            raise
+        found = self._verify([LaneStep(0, tuple(drafted), choices, max_emit, stop, tuple(parents))])[0]
+        if isinstance(found, Exception):
+            raise found
+        return found

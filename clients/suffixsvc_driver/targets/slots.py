@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from suffixsvc_driver.drafts.chain import common_prefix
 from suffixsvc_driver.targets import Batch
 
-__all__ = ["Placement", "Slot", "SlotCache"]
-
 #: a tail after the common prefix of at most this length is cut, since it is cheap to recompute
 _CHEAP_TAIL = 32
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
     """One sequence: the tokens in its KV, and the batches that computed them."""
 
@@ -51,9 +49,14 @@ class Slot:
 class Placement:
     """The slot for a prompt; it holds ``keep`` of its tokens, after copying from slot ``copy_from``."""
 
-    slot: int
+    slot: Slot
     keep: int
-    copy_from: int | None = None
+    copy_from: Slot | None = None
+
+    @property
+    def source(self) -> Slot:
+        """The slot that holds the kept tokens."""
+        return self.copy_from or self.slot
 
 
 class SlotCache:
@@ -76,36 +79,34 @@ class SlotCache:
         Args:
             free: slots that may be chosen; the others are in use and can only be copied from. None = all.
         """
-        usable = range(len(self.slots)) if free is None else free
-        readable = range(len(self.slots)) if self._copies else usable
+        usable = self.slots if free is None else [self.slots[i] for i in free]
+        readable = self.slots if self._copies else usable
         most = len(prompt) - 1
-        shared = {i: min(most, common_prefix(self.slots[i].tokens, prompt)) for i in readable}
+        shared = {slot.index: min(most, common_prefix(slot.tokens, prompt)) for slot in readable}
         if self._whole:
             shared = {i: n if n == len(self.slots[i].tokens) else 0 for i, n in shared.items()}
-        best = max(readable, key=lambda i: (shared[i], i in usable, self.slots[i].last_used))
-        keep = shared[best]
-        tail = len(self.slots[best].tokens) - keep
-        oldest = min(usable, key=lambda i: (self.slots[i].last_used, i))
+        best = max(readable, key=lambda slot: (shared[slot.index], slot in usable, slot.last_used))
+        keep = shared[best.index]
+        oldest = self.oldest(usable)
         if keep == 0:
             return Placement(oldest, 0)
-        if best not in usable or (self._copies and tail > _CHEAP_TAIL and oldest != best):
+        long_tail = len(best.tokens) - keep > _CHEAP_TAIL
+        if best not in usable or (self._copies and long_tail and oldest is not best):
             return Placement(oldest, keep, copy_from=best)
         return Placement(best, keep)
 
-    def evict_oldest(self) -> Placement:
-        """Return a placement on the least recently used slot that reuses no tokens."""
-        return Placement(min(self.slots, key=lambda slot: (slot.last_used, slot.index)).index, 0)
+    def oldest(self, usable: Collection[Slot] | None = None) -> Slot:
+        """Return the least recently used slot."""
+        return min(self.slots if usable is None else usable, key=lambda slot: (slot.last_used, slot.index))
 
-    def apply(self, placement: Placement) -> Slot:
-        """Record a placement and return its slot; the caller changes the KV."""
-        slot = self.slots[placement.slot]
-        if placement.copy_from is not None:
-            source = self.slots[placement.copy_from]
+    def apply(self, placement: Placement) -> None:
+        """Record a placement; the caller changes the KV."""
+        slot, source = placement.slot, placement.source
+        if source is not slot:
             slot.tokens, slot.history = list(source.tokens), list(source.history)
         slot.truncate(placement.keep)
         self._clock += 1
         slot.last_used = self._clock
-        return slot
 
     def reset_recency(self) -> None:
         """Reset the order of use, after all slots were emptied."""

@@ -2,7 +2,6 @@
 
 server/        the worker process
     engine     drafts chains for contexts; no gRPC, no threads
-    sequences  placement of contexts on KV sequences
     batching   measured costs of batches, and the width that pays
     scheduler  one thread for the model, a short queue, "busy" for further requests
     servicer   the gRPC server; run: the process around it

@@ -1,1 +1,1 @@
-"""State shared by the parts of the engine: the table of indexes and the guard of close()."""
+"""Parts that the rest of the engine uses: the guard of close(), and rows of the log."""

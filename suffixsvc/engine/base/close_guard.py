@@ -13,19 +13,20 @@ from contextlib import contextmanager
 from suffixsvc.errors import SessionClosedError
 from suffixsvc.runtime.signal_guard import AtomicCondition
 
-__all__ = ["CloseGuard"]
-
 
 class CloseGuard:
     """Orders calls before the close: a block of :meth:`while_open` completes before it, or does not begin.
 
     Thread-safe.
+
+    Attributes:
+        closed: new calls are rejected.
     """
 
     def __init__(self) -> None:
         self._changed = AtomicCondition()
         self._active: Counter[int] = Counter()  # calls in progress, by thread
-        self._closed = False
+        self.closed = False
 
     @contextmanager
     def while_open(self) -> Iterator[None]:
@@ -37,7 +38,7 @@ class CloseGuard:
         me = threading.get_ident()
         with self._changed:
             if not self._active[me]:
-                self._require_open()
+                self.require_open()
             self._active[me] += 1
         try:
             yield
@@ -50,17 +51,13 @@ class CloseGuard:
 
     def require_open(self) -> None:
         """Raise SessionClosedError if the cache is closed."""
-        with self._changed:
-            self._require_open()
-
-    def _require_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise SessionClosedError("the cache is closed", remedy="Open a new SuffixCache.")
 
     def close(self) -> bool:
         """Reject new calls and wait for those of other threads; returns whether this call closed it."""
         me = threading.get_ident()
         with self._changed:
-            was_closed, self._closed = self._closed, True
+            was_closed, self.closed = self.closed, True
             self._changed.wait_for(lambda: not self._active.keys() - {me})
         return not was_closed

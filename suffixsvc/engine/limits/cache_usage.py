@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import threading
 
-from suffixsvc.engine.base.index_table import IndexTable
+from suffixsvc.config import NO_LIMIT_BYTES
+from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.limits.size_estimates import SESSIONS_SHARE
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.engine_state import Quota
 from suffixsvc.policies import UNLIMITED
-
-__all__ = ["CacheUsage"]
-
-_NO_LIMIT = 1 << 62
 
 
 class CacheUsage:
     """Sums over all namespaces of what their quotas count. Thread-safe.
 
     Args:
-        max_cache_bytes: limit of the whole cache; 1 << 62 or more = no limit.
-        indexes: the indexes of the cache.
+        max_cache_bytes: limit of the whole cache; NO_LIMIT_BYTES or more: none.
+        catalog: the namespaces of the cache.
 
     Attributes:
         limit: limit of the whole cache in bytes, 0 = none.
@@ -30,9 +27,9 @@ class CacheUsage:
         reserved_live: bytes of sessions that are being opened, or grow.
     """
 
-    def __init__(self, max_cache_bytes: int, indexes: IndexTable) -> None:
-        self.limit = 0 if max_cache_bytes >= _NO_LIMIT else max_cache_bytes
-        self._indexes = indexes
+    def __init__(self, max_cache_bytes: int, catalog: Catalog) -> None:
+        self.limit = 0 if max_cache_bytes >= NO_LIMIT_BYTES else max_cache_bytes
+        self._catalog = catalog
         self.lock = threading.Lock()
         self.used = 0
         self.reserved = 0
@@ -40,7 +37,7 @@ class CacheUsage:
 
     def live_bytes(self) -> int:
         """Memory of all live sessions, including those of deleted namespaces."""
-        return sum(index.session_bytes for index in self._indexes.in_use())
+        return sum(index.session_bytes for index in self._catalog.in_use())
 
     def session_bytes(self, more: int = 0) -> int:
         """The part of the cache's limit that is not for outputs: the live sessions, but at least their share.
@@ -80,8 +77,3 @@ class CacheUsage:
         """Release reserved bytes: the outputs were written, or not."""
         with self.lock:
             self.reserve_locked(quota, -size, -pinned)
-
-    def release_live(self, size: int) -> None:
-        """Release bytes that were reserved for a session."""
-        with self.lock:
-            self.reserved_live -= size

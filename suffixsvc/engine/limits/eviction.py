@@ -24,9 +24,8 @@ from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.lru_index import AverageSize, LruIndex
 from suffixsvc.index.namespace_stats import LOG_BYTES_PER_OUTPUT, LOG_BYTES_PER_TOKEN
 from suffixsvc.runtime.sync_points import SyncPoint
-from suffixsvc.types import OutputId, Store
-
-__all__ = ["Evictor"]
+from suffixsvc.store.base import Store
+from suffixsvc.types import OutputId
 
 log = structlog.get_logger(__name__)
 
@@ -190,12 +189,13 @@ class Evictor:
             for row in self._store.outline(path):
                 if row.output_id > self._opened_lsn:
                     break  # added when it was written
-                lru.add_logged(
+                lru.add(
                     row.output_id,
                     int(row.written_at * 1e6),
                     row.tokens,
                     pinned=row.corpus,
                     own_ttl=row.ttl_seconds > 0,
+                    logged=True,
                 )
             saved = self._store.get_state(path, _LRU_STATE)
             if saved is not None:
@@ -215,9 +215,13 @@ class Evictor:
         self.note_drafts(index)
         if index.lru is None or not index.lru.dirty:
             return
+        order = index.lru.save()
         try:
-            self._store.put_state(index.path, _LRU_STATE, index.lru.save())
-        except StoreFullError as error:
+            self._store.put_state(index.path, _LRU_STATE, order)
+        except BaseException as error:
+            index.lru.dirty = True  # the next save includes it
+            if not isinstance(error, StoreFullError):
+                raise
             log.warning("the eviction order could not be saved", namespace=index.path, error=str(error))
 
 

@@ -15,44 +15,34 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-import structlog
-
-from suffixsvc.engine.base.index_table import IndexTable
+from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.limits.cache_usage import CacheUsage
 from suffixsvc.engine.limits.eviction import RECLAIMABLE_SHARE, Evictor, average_size
-from suffixsvc.engine.limits.limit_errors import (
-    cache_full,
-    namespace_full,
-    outputs_too_large,
-    session_too_large,
+from suffixsvc.engine.limits.size_estimates import (
+    PREDICTED_BYTES_PER_OUTPUT,
+    PREDICTED_BYTES_PER_POSITION,
+    SESSIONS_SHARE,
+    predicted_bytes,
+    predicted_session_bytes,
 )
-from suffixsvc.engine.limits.size_estimates import SESSIONS_SHARE, predicted_bytes, predicted_session_bytes
-from suffixsvc.errors import InvalidConfigError
+from suffixsvc.errors import LimitExceededError
 from suffixsvc.index import NamespaceIndex
-from suffixsvc.index.lru_index import LruIndex
-from suffixsvc.policies import UNLIMITED, Policies, Policy
+from suffixsvc.policies import UNLIMITED
 from suffixsvc.runtime.sync_points import SyncPoint
-from suffixsvc.types import NewOutput, OutputId, Store
-
-__all__ = ["QuotaManager"]
-
-log = structlog.get_logger(__name__)
-
-#: a shorter grace period is not logged: it is that of a restart
-_LOGGED_GRACE_SECONDS: Final = 60.0
+from suffixsvc.store.base import Store
+from suffixsvc.types import NewOutput, OutputId
 
 
 class QuotaManager:
     """Enforces the limits of one cache. Thread-safe.
 
     Args:
-        policies: policies of the namespaces.
         max_cache_bytes: limit of the whole cache.
         store: the log.
-        indexes: the indexes of the cache.
+        catalog: the namespaces of the cache.
         forget: see :class:`~suffixsvc.engine.limits.eviction.Evictor`.
         sync_point: see :mod:`suffixsvc.runtime.sync_points`.
 
@@ -63,42 +53,23 @@ class QuotaManager:
 
     def __init__(
         self,
-        policies: Policies,
         max_cache_bytes: int,
         store: Store,
-        indexes: IndexTable,
+        catalog: Catalog,
         forget: weakref.WeakMethod[Callable[[str, Sequence[OutputId]], int]],
         sync_point: SyncPoint,
     ) -> None:
-        if not isinstance(policies, Policies):
-            raise InvalidConfigError(
-                "policies must be a Policies instance or None", got=type(policies).__name__
-            )
-        self._policies = policies
-        self.usage = CacheUsage(max_cache_bytes, indexes)
+        self.usage = CacheUsage(max_cache_bytes, catalog)
         self.evictor = Evictor(self.usage, store, forget, sync_point)
         #: held while an admission measures and reserves, so that admissions are serialised; separate from the
         #: lock of the sums and taken before it, because measuring all live sessions takes longer
         self._admission_lock = threading.Lock()
-        grace_seconds = store.clock.grace_seconds
-        if policies.has_ttl and grace_seconds >= _LOGGED_GRACE_SECONDS:
-            log.info(
-                "times to live of policies count the time in which the cache was closed after a grace period",
-                closed_seconds=round(store.clock.moved_seconds),
-                grace_seconds=round(grace_seconds),
-            )
 
-    def policy(self, path: str) -> Policy:
-        """The effective policy of a new namespace."""
-        return self._policies.of(path)
+    @contextmanager
+    def admit_session(self, index: NamespaceIndex, context: int, output: int) -> Iterator[None]:
+        """Admit the tokens of a session that is opened, or grows by more than a decode step, in the block.
 
-    def new_lru_index(self, policy: Policy) -> LruIndex | None:
-        """The LRU index of a new namespace; None where outputs are neither evicted nor expired by policy."""
-        limited = policy.max_bytes not in (None, UNLIMITED) or self.usage.limit or policy.ttl_seconds
-        return LruIndex() if limited and not policy.pinned else None
-
-    def admit_session(self, index: NamespaceIndex, context: int, output: int) -> Callable[[], None]:
-        """Admit the tokens of a session that is opened or grows by more than a decode step.
+        During the block they count at their predicted size.
 
         Where the whole cache is full, outputs of the session's namespace are evicted.
 
@@ -106,16 +77,13 @@ class QuotaManager:
             context: tokens of prompt and context.
             output: tokens that the model wrote.
 
-        Returns:
-            The release function, to be called when the session has the tokens, or will not have them. Until
-            then they count at their predicted size.
-
         Raises:
             LimitExceededError: they do not fit. Nothing was evicted.
         """
         usage = self.usage
         if not usage.limit:
-            return _no_release
+            yield
+            return
         size = predicted_session_bytes(context, output)
         usage.refresh(index)
         pinned = _pinned_bytes(index)
@@ -127,21 +95,21 @@ class QuotaManager:
                 excess = usage.used + usage.reserved + sessions - usage.limit
                 if beyond_share and excess > evictable:
                     tokens = context + output
-                    raise session_too_large(index.path, tokens, size, usage.limit, usage.used, evictable)
+                    raise _session_too_large(index.path, tokens, size, usage.limit, usage.used, evictable)
                 usage.reserved_live += size
-        release = _once(lambda: usage.release_live(size))
-        if beyond_share and excess > 0:
-            try:
+        try:
+            if beyond_share and excess > 0:
                 self.evictor.reclaim(index, excess)
-            except BaseException:
-                release()
-                raise
-        return release
+            yield
+        finally:
+            with usage.lock:
+                usage.reserved_live -= size
 
+    @contextmanager
     def admit(
-        self, index: NamespaceIndex, outputs: Iterable[NewOutput], *, live: bool = False
-    ) -> Callable[[], None]:
-        """Admit outputs that are about to be written, if they fit after every permitted eviction.
+        self, index: NamespaceIndex, outputs: Sequence[NewOutput], *, live: bool = False
+    ) -> Iterator[None]:
+        """Admit outputs that are written in the block, if they fit after every permitted eviction.
 
         Outputs on their way into the log can be evicted once they are there, unless they are pinned, so a
         slow disk causes no rejection. Until then a limit can be exceeded by their size.
@@ -149,21 +117,18 @@ class QuotaManager:
         Args:
             live: they are counted already, as texts of live sessions.
 
-        Returns:
-            The release function, to be called when they were written, or not.
-
         Raises:
             LimitExceededError: they do not fit. Nothing was evicted.
         """
         usage, quota = self.usage, index.quota
         limit = quota.limit
         if limit >= UNLIMITED and not usage.limit:
-            return _no_release
-        outputs = list(outputs)
+            yield
+            return
         size = sum(map(predicted_bytes, outputs))
         most = min(limit, usage.limit - usage.limit // SESSIONS_SHARE or UNLIMITED)
         if size > most:
-            raise outputs_too_large(index.path, len(outputs), size, most)
+            raise _outputs_too_large(index.path, len(outputs), size, most)
         size_pinned = sum(predicted_bytes(each) for each in outputs if index.lru is None or each.corpus)
         self.evictor.note_drafts(index)  # drafts before this write are older than it
         usage.refresh(index)
@@ -173,16 +138,19 @@ class QuotaManager:
             with usage.lock:
                 pinned = stored_pinned + quota.reserved_pinned
                 if pinned + size > limit:
-                    raise namespace_full(index.path, size, limit, pinned)
+                    raise _namespace_full(index.path, size, limit, pinned)
                 if usage.limit:
                     evictable = quota.used + quota.reserved - pinned
                     # If the limit is exceeded already, as after it was lowered, a namespace that evicts as
                     # much as it writes is still admitted.
                     free = max(0, usage.limit - usage.used - usage.reserved - sessions)
                     if size - free > evictable:
-                        raise cache_full(index.path, size, usage.limit, usage.used, evictable)
+                        raise _cache_full(index.path, size, usage.limit, usage.used, evictable)
                 usage.reserve_locked(quota, size, size_pinned)
-        return _once(lambda: usage.release(quota, size, size_pinned))
+        try:
+            yield
+        finally:
+            usage.release(quota, size, size_pinned)
 
 
 def _pinned_bytes(index: NamespaceIndex) -> int:
@@ -197,15 +165,46 @@ def _pinned_bytes(index: NamespaceIndex) -> int:
     return used - int(RECLAIMABLE_SHARE * max(0.0, used - average_size(index).total(outputs, tokens)))
 
 
-def _no_release() -> None:
-    return
+def _outputs_too_large(path: str, outputs: int, size: int, limit: int) -> LimitExceededError:
+    """The outputs of one call exceed a limit even without all other outputs."""
+    what = "an output" if outputs == 1 else f"{outputs} outputs together"
+    return LimitExceededError(
+        f"{what} must be smaller than the limit of namespace {path}",
+        expected=f"at most {limit} bytes",
+        got=f"{size} bytes: {PREDICTED_BYTES_PER_OUTPUT} and {PREDICTED_BYTES_PER_POSITION} per token",
+        remedy="Add fewer or shorter outputs at a time, or raise max_bytes in the namespace's policy"
+        " (Limits.max_cache_bytes for the whole cache).",
+    )
 
 
-def _once(release: Callable[[], None]) -> Callable[[], None]:
-    pending = [release]
+def _namespace_full(path: str, size: int, limit: int, pinned: int) -> LimitExceededError:
+    """The outputs do not fit besides the pinned outputs of their namespace."""
+    return LimitExceededError(
+        f"namespace {path} is full of pinned outputs",
+        expected=f"at most {limit} bytes",
+        got=f"{pinned} pinned bytes and {size} more",
+        remedy="Forget outputs, unpin the namespace, or raise max_bytes in its policy; nothing was evicted.",
+    )
 
-    def run() -> None:
-        if pending:
-            pending.pop()()
 
-    return run
+def _cache_full(path: str, size: int, limit: int, used: int, evictable: int) -> LimitExceededError:
+    """The cache is full, and the namespace has too few outputs to evict for a write."""
+    return LimitExceededError(
+        f"the cache is full and namespace {path} has too few outputs to evict",
+        expected=f"at most {limit} bytes of all namespaces, 1/{SESSIONS_SHARE} of them for live sessions "
+        "(Limits.max_cache_bytes)",
+        got=f"{used} bytes, {max(0, evictable)} of them evictable in this namespace, and {size} more",
+        remedy="Lower the limits of other namespaces or raise this one; nothing was evicted.",
+    )
+
+
+def _session_too_large(
+    path: str, tokens: int, size: int, limit: int, used: int, evictable: int
+) -> LimitExceededError:
+    """The cache is full, and the namespace has too few outputs to evict for a session's tokens."""
+    return LimitExceededError(
+        f"{tokens} tokens of a session in namespace {path} do not fit in memory",
+        expected=f"at most {limit} bytes of outputs and live sessions (Limits.max_cache_bytes)",
+        got=f"{used} bytes of outputs, {evictable} of them evictable in this namespace, and {size} more",
+        remedy="Close sessions, open with a shorter prompt, or raise the limit; live sessions go on.",
+    )

@@ -11,14 +11,6 @@ from suffixsvc.index.namespace_stats import LOG_BYTES_PER_OUTPUT, LOG_BYTES_PER_
 from suffixsvc.index.texts import positions_of
 from suffixsvc.types import NewOutput
 
-__all__ = [
-    "PREDICTED_BYTES_PER_OUTPUT",
-    "PREDICTED_BYTES_PER_POSITION",
-    "SESSIONS_SHARE",
-    "predicted_bytes",
-    "predicted_session_bytes",
-]
-
 #: log and hot index per position of an output: the measured maximum, of random text over two tokens; other
 #: text without repetition takes 40 to 60 bytes
 PREDICTED_BYTES_PER_POSITION: Final = 92 + LOG_BYTES_PER_TOKEN

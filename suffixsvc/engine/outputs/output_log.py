@@ -21,20 +21,18 @@ import structlog
 from suffixsvc.clock import ExpiryCutoff
 from suffixsvc.config import Limits
 from suffixsvc.engine.base.close_guard import CloseGuard
-from suffixsvc.engine.base.index_table import IndexTable
+from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.limits.quota_manager import QuotaManager
 from suffixsvc.engine.limits.size_estimates import predicted_bytes
 from suffixsvc.engine.outputs.unindexing import Unindexer
 from suffixsvc.engine.outputs.writes import BulkLoad, LiveWrite
 from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex, OnCommitted
-from suffixsvc.policies import Policies
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.runtime.sync_points import SyncPoint
+from suffixsvc.store.base import Store
 from suffixsvc.store.records.validation import check_now, check_output
-from suffixsvc.types import NewOutput, OutputId, Store, StoredOutput, repeated_in
-
-__all__ = ["OutputLog"]
+from suffixsvc.types import NewOutput, OutputId, StoredOutput, repeated_in
 
 log = structlog.get_logger(__name__)
 
@@ -47,10 +45,9 @@ class OutputLog:
 
     Args:
         store: the log.
-        indexes: the indexes of the cache.
+        catalog: the namespaces of the cache.
         close_guard: guard of the cache's close.
         limits: limits of an output's length and of the whole cache.
-        policies: policies of the namespaces.
         sync_point: see :mod:`suffixsvc.runtime.sync_points`.
 
     Attributes:
@@ -60,25 +57,23 @@ class OutputLog:
     def __init__(
         self,
         store: Store,
-        indexes: IndexTable,
+        catalog: Catalog,
         close_guard: CloseGuard,
         limits: Limits,
-        policies: Policies,
         sync_point: SyncPoint,
     ) -> None:
         self._store = store
-        self._indexes = indexes
+        self._catalog = catalog
         self._close_guard = close_guard
         self._limits = limits
         self.quotas = QuotaManager(
-            policies,
             limits.max_cache_bytes,
             store,
-            indexes,
+            catalog,
             weakref.WeakMethod(self.forget_many),
             sync_point,
         )
-        self._unindexer = Unindexer(indexes, self.quotas.usage.refresh)
+        self._unindexer = Unindexer(catalog, self.quotas.usage.refresh)
         # weak, so that the store does not keep the cache alive
         weak_listener = weakref.WeakMethod(self._unindexer.forgotten)
 
@@ -97,7 +92,7 @@ class OutputLog:
         write = LiveWrite(index, output, on_committed)
         try:
             with self._close_guard.while_open():
-                write.begin(self.quotas, self._indexes, live=True)
+                write.begin(self.quotas, self._catalog, live=True)
             return write.submit(self._store)
         except BaseException:
             write.abandon()
@@ -105,7 +100,15 @@ class OutputLog:
 
     def add(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
         """Index and log outputs of one namespace, all or none. See ``Namespace.add_outputs``."""
-        for output in outputs:  # validate all of them before any is applied
+        self.check(index, outputs)
+        with self._close_guard.while_open():
+            ids = self._log(index, outputs)
+        self.reclaim(index, sum(map(predicted_bytes, outputs)))
+        return ids
+
+    def check(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
+        """Validate outputs of one namespace; the errors of ``Namespace.add_outputs``."""
+        for output in outputs:
             check_output(output)
             if len(output.token_ids) > self._limits.max_output_tokens:
                 raise LimitExceededError(
@@ -117,15 +120,11 @@ class OutputLog:
                 raise UnknownNamespaceError(
                     "an output belongs to another namespace", expected=index.path, got=output.namespace
                 )
-        with self._close_guard.while_open():
-            ids = self._log(index, outputs)
-        self.reclaim(index, sum(map(predicted_bytes, outputs)))
-        return ids
 
     def _log(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
         load = BulkLoad(index, outputs, self._unindexer)
         try:
-            uninterrupted(lambda: load.begin(self.quotas, self._indexes))
+            uninterrupted(lambda: load.begin(self.quotas, self._catalog))
             for _ in outputs:
                 uninterrupted(load.insert_next)
             future = uninterrupted(lambda: load.submit(self._store))
@@ -180,7 +179,7 @@ class OutputLog:
         while count := self._expire_batch(now):
             outputs += count
         with self._close_guard.while_open():
-            return outputs + self.quotas.evictor.expire(self._indexes.stored(), cutoff)
+            return outputs + self.quotas.evictor.expire(self._catalog.stored(), cutoff)
 
     def _expire_batch(self, now: float | None) -> int:
         with self._close_guard.while_open():

@@ -13,25 +13,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from suffixsvc.engine.base.index_table import IndexTable
+from suffixsvc.engine.catalog import Catalog
 from suffixsvc.errors import SuffixError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.types import NewOutput, StoredOutput
-
-__all__ = ["Unindexer"]
 
 
 class Unindexer:
     """The queue of removals of one cache. Thread-safe.
 
     Args:
-        indexes: the indexes of the cache.
+        catalog: the namespaces of the cache.
         refresh: called with each index that became smaller.
     """
 
-    def __init__(self, indexes: IndexTable, refresh: Callable[[NamespaceIndex], None]) -> None:
-        self._indexes = indexes
+    def __init__(self, catalog: Catalog, refresh: Callable[[NamespaceIndex], None]) -> None:
+        self._catalog = catalog
         self._refresh = refresh
         self._lock = threading.Lock()
         #: in the order of the deletions
@@ -44,7 +42,7 @@ class Unindexer:
         for stored in deleted:
             by_namespace.setdefault(stored.output.namespace, []).append(stored)
         for path, outputs in by_namespace.items():
-            index = self._indexes.get(path)
+            index = self._catalog.get(path)
             if index is None:
                 continue  # of a namespace that an earlier process deleted
             self.queue(index, [stored.output for stored in index.forget(outputs)])

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 
-from suffixsvc.engine.base.index_table import IndexTable
+from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.limits.quota_manager import QuotaManager
 from suffixsvc.engine.outputs.unindexing import Unindexer
 from suffixsvc.index import NamespaceIndex, OnCommitted
-from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, Store, repeated_in
-
-__all__ = ["BulkLoad", "LiveWrite"]
+from suffixsvc.store.base import Store
+from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, repeated_in
 
 
 class Write(ABC):
@@ -52,7 +51,7 @@ class Write(ABC):
         self._ended = False
         self.future: Future[list[OutputId]] | None = None
 
-    def begin(self, quotas: QuotaManager, indexes: IndexTable, *, live: bool = False) -> None:
+    def begin(self, quotas: QuotaManager, catalog: Catalog, *, live: bool = False) -> None:
         """Begin the write: it is in flight from now on.
 
         Args:
@@ -62,9 +61,9 @@ class Write(ABC):
             LimitExceededError: the outputs do not fit.
             UnknownNamespaceError: the namespace was deleted.
         """
-        self._on_end.callback(quotas.admit(self._index, self._outputs, live=live))
-        self._create = indexes.begin_write(self._index)
-        self._on_end.callback(lambda: indexes.end_write(self._index, self._create, stored=self._stored))
+        self._on_end.enter_context(quotas.admit(self._index, self._outputs, live=live))
+        self._create = catalog.begin_write(self._index)
+        self._on_end.callback(lambda: catalog.end_write(self._index, self._create, stored=self._stored))
 
     def submit(self, store: Store) -> Future[list[OutputId]]:
         """Submit the outputs to the store."""

@@ -18,15 +18,13 @@ from typing import Final
 import structlog
 
 from suffixsvc.core.segments import reinstall_sigbus_handler
-from suffixsvc.engine.base.index_table import IndexTable
+from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.sealing.sealer import Sealer
 from suffixsvc.engine.sealing.tiering import MAX_SEGMENTS
 from suffixsvc.errors import SegmentCancelledError, StoreClosedError, StoreFullError, SuffixError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.runtime.background import PeriodicTask, TaskStats
 from suffixsvc.runtime.signal_guard import AtomicCondition
-
-__all__ = ["Maintenance"]
 
 log = structlog.get_logger(__name__)
 
@@ -50,27 +48,28 @@ class Maintenance:
 
     Args:
         sealer: does the work.
-        indexes: the indexes of the cache.
+        catalog: the namespaces of the cache.
         batch_tokens: hot tokens of a namespace from which it is sealed.
         finish_removals: removes texts of deleted outputs that are still indexed, as after an interrupt.
         start: start the thread.
 
     Attributes:
         sealer: as given; used by one thread at a time, see :meth:`work`.
+        batch_tokens: as given.
     """
 
     def __init__(
         self,
         sealer: Sealer,
-        indexes: IndexTable,
+        catalog: Catalog,
         batch_tokens: int,
         finish_removals: Callable[[], object],
         *,
         start: bool = True,
     ) -> None:
         self.sealer = sealer
-        self._indexes = indexes
-        self._batch_tokens = batch_tokens
+        self._catalog = catalog
+        self.batch_tokens = batch_tokens
         self._finish_removals = finish_removals
         self._pid = os.getpid()
         self._work_lock = threading.RLock()
@@ -97,7 +96,7 @@ class Maintenance:
         if os.getpid() != self._pid:  # a forked child has neither the thread nor its locks
             return
         self._stopping = True
-        self.sealer.cancel()
+        self.sealer.writer.cancel()
         with self._sealed:
             self._sealed.notify_all()
         self._task.stop()
@@ -119,7 +118,7 @@ class Maintenance:
         """Do all pending work once."""
         self._finish_removals()
         reinstall_sigbus_handler()
-        indexes = self._indexes.stored()
+        indexes = self._catalog.stored()
         for index in indexes:
             self._maintain(index)
         self._seal_largest(indexes)
@@ -145,14 +144,14 @@ class Maintenance:
                 self._no_backpressure_before = now + _BACKPRESSURE_PAUSE_SECONDS
 
     def _overloaded(self, index: NamespaceIndex) -> bool:
-        return index.hot_tokens > _MAX_HOT_BATCHES * self._batch_tokens
+        return index.hot_tokens > _MAX_HOT_BATCHES * self.batch_tokens
 
     def _maintain(self, index: NamespaceIndex) -> None:
         index.index.release_segments()
         if self._paused(index):
             return
         try:
-            if index.unloaded or any(each.segment.corrupt for each in index.sealed()):
+            if index.segments.absent or any(each.segment.corrupt for each in index.sealed()):
                 with self.work() as sealer:
                     sealer.loader.repair(index)
             while self._seal_or_merge(index):
@@ -170,7 +169,7 @@ class Maintenance:
     def _seal_or_merge(self, index: NamespaceIndex) -> bool:
         """Seal first; but with the maximum of segments merge as well, because under sustained writes there
         would otherwise be no merge, and drafts would query ever more segments."""
-        if index.hot_tokens < self._batch_tokens:
+        if index.hot_tokens < self.batch_tokens:
             return self._merge(index)
         merged = len(index.sealed()) >= MAX_SEGMENTS and self._merge(index)
         return self._seal(index) > 0 or merged
@@ -200,8 +199,8 @@ class Maintenance:
         hot = sum(index.hot_tokens for index in indexes)
         for index in sorted(indexes, key=lambda index: -index.hot_tokens):
             before = index.hot_tokens
-            enough = hot <= _MAX_HOT_BATCHES * self._batch_tokens
-            if enough or before * _SMALLEST_SHARE < self._batch_tokens or self._stopping:
+            enough = hot <= _MAX_HOT_BATCHES * self.batch_tokens
+            if enough or before * _SMALLEST_SHARE < self.batch_tokens or self._stopping:
                 return
             if not self._paused(index):
                 try:

@@ -22,15 +22,15 @@ from collections.abc import Sequence
 import structlog
 
 from suffixsvc.core.segments import Segment, merge_segments
+from suffixsvc.engine.base.log_rows import batches, rows_of
 from suffixsvc.engine.sealing import segment_files
 from suffixsvc.engine.sealing.segment_loader import SegmentLoader
 from suffixsvc.engine.sealing.segment_writer import SegmentWriter
 from suffixsvc.engine.sealing.tiering import Size, plan_merge
 from suffixsvc.index import NamespaceIndex, Sealed
 from suffixsvc.runtime.sync_points import SyncPoint
-from suffixsvc.types import OutputId, Store, StoredOutput
-
-__all__ = ["Sealer"]
+from suffixsvc.store.base import Store
+from suffixsvc.types import OutputId, StoredOutput
 
 log = structlog.get_logger(__name__)
 
@@ -46,17 +46,15 @@ class Sealer:
         sync_point: see :mod:`suffixsvc.runtime.sync_points`.
 
     Attributes:
+        writer: writes new segments.
         loader: loads and repairs namespaces.
     """
 
     def __init__(self, store: Store, batch_tokens: int, sync_point: SyncPoint) -> None:
         self._store = store
-        self._writer = SegmentWriter(store, batch_tokens, sync_point)
-        self.loader = SegmentLoader(store, self._writer)
-
-    def cancel(self) -> None:
-        """End the build or merge in progress, and every later one, with SegmentCancelledError. Any thread."""
-        self._writer.cancel()
+        self._batch_tokens = batch_tokens
+        self.writer = SegmentWriter(store, sync_point)
+        self.loader = SegmentLoader(store, self.writer, batch_tokens)
 
     # --------------------------------------------------------------------------------------------- sealing
 
@@ -71,26 +69,26 @@ class Sealer:
             return 0
         self.loader.discard(index, ())
         self.loader.finish_load(index)
-        index.begin_move()
+        index.segments.begin()
         try:
-            for first, end in index.hot_ranges(self._store.stats().last_lsn):
-                batch, _ = self._writer.next_batch(self._writer.rows(index.path, first, end))
-                if batch:
-                    return self._seal(index, batch)
+            for first, end in index.segments.hot_ranges(self._store.stats().last_lsn):
+                found = next(batches(rows_of(self._store, index.path, first, end), self._batch_tokens), None)
+                if found is not None:  # the scan has ended: it would collect what is deleted meanwhile
+                    return self._seal(index, found[0])
             return 0
         finally:
-            index.end_move()
+            index.segments.end()
 
     def _seal(self, index: NamespaceIndex, batch: Sequence[StoredOutput]) -> int:
-        self._writer.sync_point("seal-read")
-        record, segment = self._writer.build(index, batch)
+        self.writer.sync_point("seal-read")
+        record, segment = self.writer.build(index, batch)
         with index.move_lock:
             moved = index.move_to_segment(record, segment, batch)
-            self._writer.sync_point("seal-published")
+            self.writer.sync_point("seal-published")
             missing = index.drop_hot(moved)
         if missing:
             log.error("sealed outputs were not in the hot index", namespace=index.path, outputs=missing)
-        self._writer.sync_point("seal-done")
+        self.writer.sync_point("seal-done")
         return len(batch)
 
     # --------------------------------------------------------------------------------------------- merging
@@ -137,7 +135,7 @@ class Sealer:
         """Replace segments by one, or remove them if all of their outputs are deleted."""
         names = [each.record.name for each in old]
         first, last = old[0].record.first_lsn, old[-1].record.last_lsn
-        index.begin_move()
+        index.segments.begin()
         try:
             deleted = self._tombstones(index.path, first, last)
             if len(deleted) == sum(each.record.outputs for each in old):
@@ -146,27 +144,27 @@ class Sealer:
             else:
                 self._replace(index, old, deleted)
         finally:
-            index.end_move()
+            index.segments.end()
         for name in names:
-            segment_files.remove(self._writer.folder / name)
-            self._writer.sync_point("merge-removed")
+            segment_files.remove(self.writer.folder / name)
+            self.writer.sync_point("merge-removed")
 
     def _replace(self, index: NamespaceIndex, old: Sequence[Sealed], deleted: Sequence[OutputId]) -> None:
         names = [each.record.name for each in old]
         first, last = old[0].record.first_lsn, old[-1].record.last_lsn
         for each in old:
             each.segment.forget(deleted)
-        path = segment_files.new_path(self._writer.folder, index.path, first, last)
-        with self._writer.new_file(path) as job:
+        path = segment_files.new_path(self.writer.folder, index.path, first, last)
+        with self.writer.new_file(path) as job:
             merge_segments(path, [each.segment for each in old], job=job)
-            self._writer.sync_point("merge-built")
+            self.writer.sync_point("merge-built")
             segment = Segment(path)
             size = segment.stats().file_bytes
             record = self._store.replace_segments(index.path, names, path.name, size, deleted)
-            self._writer.sync_point("merge-entered")
+            self.writer.sync_point("merge-entered")
         segment.forget(self._tombstones(index.path, first, last))
         index.replace_segments(record, segment, names)
-        self._writer.sync_point("merge-published")
+        self.writer.sync_point("merge-published")
 
     def _tombstones(self, path: str, first: OutputId, last: OutputId) -> list[OutputId]:
         return [i for i in self._store.tombstones(path) if first <= i <= last]

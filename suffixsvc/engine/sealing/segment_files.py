@@ -19,19 +19,15 @@ from typing import Final
 import structlog
 import xxhash
 
-from suffixsvc.core.segments import TEMPORARY_SUFFIX
+from suffixsvc.core.segments import SEGMENT_HEAD, TEMPORARY_SUFFIX
 from suffixsvc.errors import StoreError
 from suffixsvc.store.files.folder import prepare_folder
 from suffixsvc.types import OutputId
-
-__all__ = ["new_path", "remove", "sweep"]
 
 log = structlog.get_logger(__name__)
 
 _NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9]+-[0-9]+-[0-9]+\.seg")
 _TEMPORARY: Final = re.compile(_NAME.pattern + r"\.[0-9]+-[0-9]+" + re.escape(TEMPORARY_SUFFIX))
-#: the first bytes of a segment of this version (docs/format.md)
-_HEAD: Final = b"SXSEG\r\n\x1a\x01\0\0\0"
 
 
 def new_path(folder: Path, namespace: str, first: OutputId, last: OutputId) -> Path:
@@ -50,24 +46,20 @@ def remove(path: Path) -> None:
         log.warning("a segment file could not be removed", file=str(path), error=str(error))
 
 
-def sweep(folder: Path, keep: Collection[str]) -> list[str]:
+def sweep(folder: Path, keep: Collection[str]) -> None:
     """Remove segment files that are in no manifest, as after a crash.
 
     Args:
         folder: the folder of segments, which need not exist.
         keep: names of the files in manifests.
 
-    Returns:
-        The names of foreign files.
-
     Raises:
         StoreError: the folder cannot be read.
     """
-    foreign = []
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except FileNotFoundError:
-        return []
+        return
     except OSError as error:
         raise StoreError(
             f"the folder of segments {folder} must be readable",
@@ -80,9 +72,7 @@ def sweep(folder: Path, keep: Collection[str]) -> list[str]:
         if _is_ours(entry):
             remove(Path(entry.path))
         else:
-            foreign.append(entry.name)
             log.warning("a foreign file in the folder of segments is left as it is", file=entry.path)
-    return foreign
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:
@@ -94,5 +84,5 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
         return False
     head = b""
     with contextlib.suppress(OSError), open(entry.path, "rb") as file:
-        head = file.read(len(_HEAD))
-    return head == _HEAD
+        head = file.read(len(SEGMENT_HEAD))
+    return head == SEGMENT_HEAD

@@ -15,13 +15,13 @@ from contextlib import contextmanager, suppress
 import structlog
 
 from suffixsvc.core.segments import Segment
+from suffixsvc.engine.base.log_rows import batches, rows_of
 from suffixsvc.engine.sealing import segment_files
 from suffixsvc.engine.sealing.segment_writer import SegmentWriter
 from suffixsvc.errors import SegmentCancelledError, SegmentCorruptError, StoreClosedError, StoreError
 from suffixsvc.index import NamespaceIndex, Sealed
-from suffixsvc.types import OutputId, SegmentRecord, Store, StoredOutput
-
-__all__ = ["SegmentLoader"]
+from suffixsvc.store.base import Store
+from suffixsvc.types import OutputId, SegmentRecord, StoredOutput
 
 log = structlog.get_logger(__name__)
 
@@ -32,19 +32,39 @@ class SegmentLoader:
     Args:
         store: the store.
         writer: writes new segments.
+        batch_tokens: tokens of a new segment.
     """
 
-    def __init__(self, store: Store, writer: SegmentWriter) -> None:
+    def __init__(self, store: Store, writer: SegmentWriter, batch_tokens: int) -> None:
         self._store = store
+        self._batch_tokens = batch_tokens
         self._writer = writer
         self._folder = writer.folder
 
     # --------------------------------------------------------------------------------------------- opening
 
-    def sweep(self, namespaces: Iterable[str]) -> None:
-        """Remove segment files of earlier processes that are in no manifest."""
-        keep = {record.name for path in namespaces for record in self._store.segments(path)}
+    def open_all(
+        self, indexes: Sequence[NamespaceIndex], progress: Callable[[int, int], None] | None
+    ) -> None:
+        """Load the namespaces of earlier processes, and remove segment files that are in no manifest.
+
+        Args:
+            indexes: their indexes, which are empty.
+            progress: called with (outputs loaded so far, outputs in all).
+        """
+        keep = {record.name for index in indexes for record in self._store.segments(index.path)}
         segment_files.sweep(self._folder, keep)
+        total = self._store.stats().outputs
+        done = 0
+
+        def on_progress(outputs: int) -> None:
+            nonlocal done
+            done += outputs
+            if progress is not None and outputs:
+                progress(done, total)
+
+        for index in indexes:
+            self.open(index, on_progress)
 
     def open(self, index: NamespaceIndex, on_progress: Callable[[int], None]) -> None:
         """Map the segments of a namespace's manifest, and load the other outputs from the log.
@@ -68,7 +88,7 @@ class SegmentLoader:
             on_progress(outputs)
         self.discard(index, damaged)
         last = self._store.stats().last_lsn
-        for first, end in index.hot_ranges(last):  # no concurrent deletions yet
+        for first, end in index.segments.hot_ranges(last):  # no concurrent deletions yet
             with _loading(index, first, end):
                 self._load(index, first, end, on_progress)
 
@@ -89,8 +109,8 @@ class SegmentLoader:
 
     # --------------------------------------------------------------------------------------------- repair
 
-    def repair(self, index: NamespaceIndex) -> int:
-        """Stop using damaged segments and load their outputs from the log; returns the number of segments.
+    def repair(self, index: NamespaceIndex) -> None:
+        """Stop using damaged segments and load their outputs from the log.
 
         Raises:
             StoreError: the next call, or the next seal, completes the repair.
@@ -103,12 +123,11 @@ class SegmentLoader:
             error = SegmentCorruptError(f"segment file {each.segment.path} is damaged")
             _log_damage(index.path, record, error)
             self._reload(index, record.first_lsn, record.last_lsn, [(record, error)])
-        return len(damaged)
 
     def finish_load(self, index: NamespaceIndex) -> None:
         """Load the rest of a range that an earlier repair loaded in part. Raises as :meth:`repair`."""
-        if (unloaded := index.unloaded) is not None and not index.deleted:
-            self._reload(index, *unloaded, ())
+        if (absent := index.segments.absent) is not None and not index.deleted:
+            self._reload(index, *absent, ())
 
     def discard(self, index: NamespaceIndex, damaged: Sequence[tuple[SegmentRecord, StoreError]]) -> None:
         """Remove damaged segments from the manifest and from the disk.
@@ -169,11 +188,9 @@ class SegmentLoader:
         on_progress: Callable[[int], None],
     ) -> None:
         """Load a range from the log: full batches into new segments, the rest into the hot index."""
-        all_rows = self._writer.rows(index.path, first, last)
-        rows = (stored for stored in all_rows if index.is_unloaded(stored.output_id))
-        full = True
-        while full:
-            batch, full = self._writer.next_batch(rows)
+        all_rows = rows_of(self._store, index.path, first, last)
+        rows = (stored for stored in all_rows if index.segments.is_absent(stored.output_id))
+        for batch, full in batches(rows, self._batch_tokens):
             if not (full and self._seal_loaded(index, batch)):
                 for stored in batch:
                     index.load(stored)
@@ -200,9 +217,9 @@ def _loading(
     index.begin_load(first, last, names)
     try:
         yield
-        index.end_load()
+        index.segments.complete()
     finally:
-        index.end_move()
+        index.segments.end()
 
 
 def _log_damage(path: str, record: SegmentRecord, error: StoreError) -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from suffixsvc.core.segments import Segment, SegmentJob, SegmentText, build_segment
 from suffixsvc.engine.sealing import segment_files
-from suffixsvc.errors import StoreError, SuffixError
+from suffixsvc.errors import SuffixError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.texts import texts_of
 from suffixsvc.runtime.sync_points import SyncPoint
-from suffixsvc.types import OutputId, SegmentRecord, Store, StoredOutput
-
-__all__ = ["SegmentWriter"]
+from suffixsvc.store.base import Store
+from suffixsvc.types import SegmentRecord, StoredOutput
 
 
 class SegmentWriter:
@@ -22,23 +21,17 @@ class SegmentWriter:
 
     Args:
         store: the store; it must have a segment folder.
-        batch_tokens: tokens of one segment.
         sync_point: see :mod:`suffixsvc.runtime.sync_points`.
 
     Attributes:
         folder: the segment folder.
-
-    Raises:
-        StoreError: the store is in memory.
     """
 
-    def __init__(self, store: Store, batch_tokens: int, sync_point: SyncPoint) -> None:
-        if store.segment_folder is None:
-            raise StoreError("the store must have a segment folder", remedy="Give the cache a data folder.")
+    def __init__(self, store: Store, sync_point: SyncPoint) -> None:
+        assert store.segment_folder is not None  # noqa: S101 - SuffixCache seals in a data folder only
         self.folder: Path = store.segment_folder
         self.sync_point = sync_point
         self._store = store
-        self._batch_tokens = batch_tokens
         self._job = SegmentJob()
         self._cancelled = False
 
@@ -83,23 +76,3 @@ class SegmentWriter:
         except SuffixError:
             segment_files.remove(path)
             raise
-
-    def rows(self, path: str, first: OutputId, last: OutputId) -> Iterator[StoredOutput]:
-        """The log's rows of a namespace and range, read lazily."""
-        if not self._store.output_ids(path, first, last, limit=1):
-            return
-        for stored in self._store.scan(path, from_lsn=first):
-            if stored.output_id > last:
-                return
-            yield stored
-
-    def next_batch(self, rows: Iterator[StoredOutput]) -> tuple[list[StoredOutput], bool]:
-        """The next rows with the tokens of one segment, and whether the batch is full."""
-        batch: list[StoredOutput] = []
-        tokens = 0
-        for stored in rows:
-            batch.append(stored)
-            tokens += len(stored.output.token_ids)
-            if tokens >= self._batch_tokens:
-                return batch, True
-        return batch, False

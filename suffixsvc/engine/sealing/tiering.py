@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["FAN_IN", "MAX_SEGMENTS", "MAX_TOKENS", "Size", "plan_merge"]
-
 FAN_IN: Final = 4
 #: above this, adjacent segments of any size are merged, because every draft queries every segment
 MAX_SEGMENTS: Final = 6

@@ -25,24 +25,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from suffixsvc.errors import LimitExceededError
-
-__all__ = [
-    "CHECK",
-    "MAX_CHECKS",
-    "MAX_EXPORT_CALLS",
-    "MAX_REFLECTIONS",
-    "MAX_SHORT_CALLS",
-    "MAX_UPLOADS",
-    "MAX_WATCHES",
-    "SILENT_SECONDS",
-    "Admission",
-    "CallPermit",
-]
+from suffixsvc.runtime.closing import ClosedOnExit
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +84,7 @@ class Admission:
         return sum(kind.limit for kind in (*self._kinds.values(), self._others)) + _REFUSING_THREADS
 
     def acquire(self, method: str, cancel: Callable[[], object]) -> CallPermit:
-        """Acquire a permit for a call; the caller releases it when the call ends.
+        """Acquire a permit for a call; the caller closes it when the call ends.
 
         Args:
             method: with its service, as in "/grpc.health.v1.Health/Check".
@@ -109,11 +97,20 @@ class Admission:
         return self._kinds.get(known, self._others).acquire(cancel)
 
 
-class CallPermit:
-    """The right of one call to occupy a thread."""
+class CallPermit(ClosedOnExit):
+    """The right of one call to occupy a thread, until it is closed.
 
-    def __init__(self, kind: _CallLimit) -> None:
+    Args:
+        kind: its kind, whose lock guards the permit.
+        cancel: ends the call.
+    """
+
+    def __init__(self, kind: _CallLimit, cancel: Callable[[], object]) -> None:
         self._kind = kind
+        self.cancel = cancel
+        self.since = time.monotonic()
+        #: another call holds the permit
+        self.preempted = False
 
     def mark_received(self) -> None:
         """Record that the call's first message, or its end, has been read: it can no longer be preempted.
@@ -121,18 +118,16 @@ class CallPermit:
         Raises:
             LimitExceededError: the call has been preempted.
         """
-        self._kind.mark_received(self)
+        with self._kind.lock:
+            if self.preempted:
+                raise self._kind.refused()
+            self._kind.silent.pop(self, None)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Return the permit at the end of the call."""
-        self._kind.release(self)
-
-
-class _PendingCall(NamedTuple):
-    """A call whose first message has not been read."""
-
-    since: float
-    cancel: Callable[[], object]
+        with self._kind.lock:
+            self._kind.silent.pop(self, None)
+            self._kind.in_use -= not self.preempted
 
 
 class _CallLimit:
@@ -142,23 +137,20 @@ class _CallLimit:
         self._name = name
         self.limit = limit
         self._remedy = remedy
-        self._lock = threading.Lock()
-        self._in_use = 0
-        #: preemptible calls, the oldest first
-        self._silent: dict[CallPermit, _PendingCall] = {}
-        #: preempted calls that have not ended yet; other calls hold their permits
-        self._preempted: set[CallPermit] = set()
+        self.lock = threading.Lock()
+        self.in_use = 0
+        #: preemptible calls, whose first message has not been read; an ordered set, the oldest first
+        self.silent: dict[CallPermit, None] = {}
 
     def acquire(self, cancel: Callable[[], object]) -> CallPermit:
-        permit = CallPermit(self)
-        with self._lock:
-            now = time.monotonic()  # under the lock, so that `_silent` is ordered by time
-            preempted = None
-            if self._in_use < self.limit:
-                self._in_use += 1
+        preempted = None
+        with self.lock:
+            permit = CallPermit(self, cancel)  # under the lock, so that `silent` is ordered by time
+            if self.in_use < self.limit:
+                self.in_use += 1
             else:
-                preempted = self._preempt_oldest(now - SILENT_SECONDS)
-            self._silent[permit] = _PendingCall(now, cancel)
+                preempted = self._preempt_oldest(permit.since - SILENT_SECONDS)
+            self.silent[permit] = None
         if preempted is not None:
             # An error here, such as that of a closed log pipe, would leak the permit: the new call holds it
             # and its caller has not received it yet.
@@ -168,35 +160,20 @@ class _CallLimit:
                 log.info("a silent call was preempted", kind=self._name)
         return permit
 
-    def _preempt_oldest(self, silent_since: float) -> _PendingCall:
+    def _preempt_oldest(self, silent_since: float) -> CallPermit:
         """Take the permit of the oldest silent call, with the lock held.
 
         Raises:
             LimitExceededError: no call has been silent for long enough.
         """
-        for permit, silent in self._silent.items():
-            if silent.since > silent_since:
-                break
-            del self._silent[permit]
-            self._preempted.add(permit)
-            return silent
-        raise self._refused()
+        oldest = next(iter(self.silent), None)
+        if oldest is None or oldest.since > silent_since:
+            raise self.refused()
+        del self.silent[oldest]
+        oldest.preempted = True
+        return oldest
 
-    def mark_received(self, permit: CallPermit) -> None:
-        with self._lock:
-            if permit in self._preempted:
-                raise self._refused()
-            self._silent.pop(permit, None)
-
-    def release(self, permit: CallPermit) -> None:
-        with self._lock:
-            self._silent.pop(permit, None)
-            if permit in self._preempted:
-                self._preempted.remove(permit)
-            else:
-                self._in_use -= 1
-
-    def _refused(self) -> LimitExceededError:
+    def refused(self) -> LimitExceededError:
         return LimitExceededError(
             f"{self._name} must be at most {self.limit} at a time",
             expected=f"at most {self.limit}",

@@ -19,7 +19,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("server", error.name or "grpc_health") from None
 
-__all__ = ["HealthServicer"]
+_RESPONSE = health_pb2.HealthCheckResponse
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # no type information is shipped
@@ -27,23 +27,21 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # no
 
     def __init__(self) -> None:
         self._changed = AtomicCondition()
-        self._serving: dict[str, bool] = {}
+        self._statuses: dict[str, int] = {}
 
     def set(self, name: str, *, serving: bool) -> None:
         """Set the status of a service name and notify its watchers."""
         with self._changed:
-            self._serving[name] = serving
+            self._statuses[name] = _RESPONSE.SERVING if serving else _RESPONSE.NOT_SERVING
             self._changed.notify_all()
 
     def Check(  # noqa: N802 - gRPC's method name
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> health_pb2.HealthCheckResponse:
         """The current status of a service name."""
-        serving = self._serving.get(request.service)
-        if serving is None:
+        if request.service not in self._statuses:
             context.set_code(grpc.StatusCode.NOT_FOUND)
-            return health_pb2.HealthCheckResponse()
-        return health_pb2.HealthCheckResponse(status=_status(serving))
+        return _RESPONSE(status=self._statuses.get(request.service))
 
     def Watch(  # noqa: N802 - gRPC's method name
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
@@ -59,23 +57,12 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # no
 
         if not context.add_callback(end):
             return
-        sent: int | None = None
-
-        def has_changed() -> bool:
-            return ended or _status(self._serving.get(request.service)) != sent
-
+        sent, unknown = -1, _RESPONSE.SERVICE_UNKNOWN
         while True:
             with self._changed:
-                self._changed.wait_for(has_changed)
+                while not ended and (status := self._statuses.get(request.service, unknown)) == sent:
+                    self._changed.wait()
                 if ended:
                     return
-                sent = _status(self._serving.get(request.service))
-            yield health_pb2.HealthCheckResponse(status=sent)
-
-
-def _status(serving: bool | None) -> int:
-    """The status as the protocol's enum value."""
-    response = health_pb2.HealthCheckResponse
-    if serving is None:
-        return int(response.SERVICE_UNKNOWN)
-    return int(response.SERVING if serving else response.NOT_SERVING)
+            sent = status
+            yield _RESPONSE(status=sent)

@@ -8,8 +8,9 @@ its kind (admission.py) and a deadline (stalls.py) before it waits.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
@@ -21,9 +22,7 @@ from suffixsvc.service.calls.admission import CHECK, MAX_REFLECTIONS, MAX_UPLOAD
 from suffixsvc.service.calls.stalls import StalledCalls, TimedMessages
 from suffixsvc.service.messages.elements import SMALL_BYTES
 from suffixsvc.service.messages.errors import as_suffix_error
-from suffixsvc.service.messages.requests import RequestReaders
-
-__all__ = ["CallInterceptor"]
+from suffixsvc.v1 import types_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +47,9 @@ class CallInterceptor(grpc.ServerInterceptor):
     Any other exception of a handler is a defect: logged with its traceback and answered with INTERNAL.
     """
 
-    def __init__(self, admission: Admission, readers: RequestReaders, stalled: StalledCalls) -> None:
+    def __init__(
+        self, admission: Admission, readers: Mapping[str, Callable[[bytes], Any]], stalled: StalledCalls
+    ) -> None:
         self._admission = admission
         self._readers = readers
         self._stalled = stalled
@@ -76,46 +77,54 @@ class CallInterceptor(grpc.ServerInterceptor):
         return wrapped
 
     def _wrap(self, handler: Handler, method: str) -> Handler:
-        call: Callable[..., Any] | None
-        if (call := handler.unary_unary or handler.stream_unary) is not None:
-            many = handler.unary_unary is None
-            requests = self._requests(handler, method, many=many)
-            return grpc.stream_unary_rpc_method_handler(
-                self._guard_call(call, method, requests),
-                response_serializer=handler.response_serializer,
-            )
-        call = handler.unary_stream or handler.stream_stream
-        if call is None:
-            raise AssertionError(f"{method} must be a unary or streaming method")
-        many = handler.unary_stream is None
-        requests = self._requests(handler, method, many=many)
-        return grpc.stream_stream_rpc_method_handler(
-            self._guard_stream(call, method, requests),
-            # replies of Stream are serialised already
-            response_serializer=None if method == _STREAM else handler.response_serializer,
+        argument = self._requests(handler, method)
+        call: Any = (
+            handler.unary_unary or handler.stream_unary or handler.unary_stream or handler.stream_stream
         )
+
+        def answer(data: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            with self._admitted(method, context) as permit:
+                return call(argument(data, context, permit), context)
+
+        def answer_stream(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            try:
+                with self._admitted(method, context) as permit:
+                    yield from call(argument(data, context, permit), context)
+            except grpc.RpcError:
+                return  # the client disconnected; its sessions stay open until they are resumed or expire
+
+        # replies of Stream are serialised already
+        serialize = None if method == _STREAM else handler.response_serializer
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(answer_stream, response_serializer=serialize)
+        return grpc.stream_unary_rpc_method_handler(answer, response_serializer=serialize)
+
+    @contextlib.contextmanager
+    def _admitted(self, method: str, context: grpc.ServicerContext) -> Iterator[CallPermit]:
+        """Hold a permit for the block; answer its error, unless the client disconnected while sending."""
+        try:
+            with self._admission.acquire(method, context.cancel) as permit:
+                yield permit
+        except grpc.RpcError:
+            raise
+        except Exception as error:
+            _abort(error, method, context)
 
     # ------------------------------------------------------------------------------------------- requests
 
-    def _requests(self, handler: Handler, method: str, *, many: bool) -> Requests:
+    def _requests(self, handler: Handler, method: str) -> Requests:
         """The converter from a call's bytes to the argument of the servicer's method."""
         if method == _STREAM:
             # Messages of Stream stay bytes: the core reads and writes them (Handlers.message_bytes). A stream
             # has no deadline: agents wait for their tools for minutes.
             return lambda requests, context, permit: _after_first(requests, permit)
-        read = self._reader(handler, method)
-        seconds = CHECK_SECONDS if method == CHECK else REQUEST_SECONDS
-        if many:
-            return lambda requests, context, permit: self._read_each(requests, permit, read)
-        return lambda requests, context, permit: self._read_one(
-            requests, context, permit, method, read, seconds
-        )
-
-    def _reader(self, handler: Handler, method: str) -> Callable[[bytes], Any]:
-        parse = handler.request_deserializer
         if method.startswith(_OURS):
-            return self._readers.of[method.removeprefix(_OURS)]
-        return lambda data: _read_small(data, parse)
+            read = self._readers[method.removeprefix(_OURS)]
+        else:
+            read = functools.partial(_read_small, handler.request_deserializer)
+        if handler.request_streaming:
+            return lambda requests, context, permit: self._read_each(requests, permit, read)
+        return lambda requests, context, permit: self._read_one(requests, context, permit, method, read)
 
     def _read_one(
         self,
@@ -124,8 +133,8 @@ class CallInterceptor(grpc.ServerInterceptor):
         permit: CallPermit,
         method: str,
         read: Callable[[bytes], Any],
-        seconds: float,
     ) -> Any:
+        seconds = CHECK_SECONDS if method == CHECK else REQUEST_SECONDS
         with self._stalled.deadline(context, seconds, method, "no request was sent"):
             data = next(requests, None)
         permit.mark_received()
@@ -142,44 +151,6 @@ class CallInterceptor(grpc.ServerInterceptor):
             yield read(data)
             data = self._messages.next(requests, BETWEEN_MESSAGES_SECONDS)
 
-    # ------------------------------------------------------------------------------------------- guards
-
-    @contextlib.contextmanager
-    def _permit(self, method: str, context: grpc.ServicerContext) -> Iterator[CallPermit]:
-        permit = self._admission.acquire(method, context.cancel)
-        try:
-            yield permit
-        finally:
-            permit.release()
-
-    def _guard_call(
-        self, call: Callable[[Any, Any], Any], method: str, requests: Requests
-    ) -> Callable[[Any, Any], Any]:
-        def guarded(data: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            try:
-                with self._permit(method, context) as permit:
-                    return call(requests(data, context, permit), context)
-            except grpc.RpcError:
-                raise  # the client disconnected while sending
-            except Exception as error:
-                _abort(error, method, context)
-
-        return guarded
-
-    def _guard_stream(
-        self, call: Callable[..., Any], method: str, requests: Requests
-    ) -> Callable[[Any, Any], Iterator[Any]]:
-        def guarded(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            try:
-                with self._permit(method, context) as permit:
-                    yield from call(requests(data, context, permit), context)
-            except grpc.RpcError:
-                return  # the client disconnected; its sessions stay open until they are resumed or expire
-            except Exception as error:
-                _abort(error, method, context)
-
-        return guarded
-
 
 def _after_first(requests: Iterator[bytes], permit: CallPermit) -> Iterator[bytes]:
     """The messages of a call; returns after the first one, until which the call is preemptible."""
@@ -188,7 +159,7 @@ def _after_first(requests: Iterator[bytes], permit: CallPermit) -> Iterator[byte
     return iter(()) if first is None else itertools.chain((first,), requests)
 
 
-def _read_small(data: bytes, parse: Callable[[bytes], Any] | None) -> Any:
+def _read_small(parse: Callable[[bytes], Any] | None, data: bytes) -> Any:
     """Parse a request of another service, such as health: these hold names only."""
     if len(data) > SMALL_BYTES:
         raise InvalidInputError(
@@ -200,7 +171,8 @@ def _read_small(data: bytes, parse: Callable[[bytes], Any] | None) -> Any:
 def _abort(error: Exception, method: str, context: grpc.ServicerContext) -> NoReturn:
     typed = as_suffix_error(error, method)
     code, status = wire.status_of(typed)
-    log.info("call refused", method=method, code=code.name, error=str(typed))
+    name = types_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
+    log.info("call refused", method=method, code=name, error=str(typed))
     context.set_trailing_metadata(
         ((wire.ERROR_METADATA_KEY, wire.detail_from_error(typed).SerializeToString()),)
     )

@@ -16,14 +16,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 import structlog
 
-from suffixsvc.errors import ServiceTimeoutError, ServiceUnavailableError
-
-__all__ = ["CHECK_INTERVAL_SECONDS", "StalledCalls", "TimedMessages"]
+from suffixsvc.errors import ServiceTimeoutError
+from suffixsvc.service.messages.errors import shutting_down_error
 
 log = structlog.get_logger(__name__)
 
@@ -33,48 +32,40 @@ CHECK_INTERVAL_SECONDS: Final = 1.0
 DRAIN_SECONDS: Final = 0.2
 
 
-class _Wait(NamedTuple):
-    deadline: float
-    context: grpc.ServicerContext
-    method: str
-    why: str
-
-
 class StalledCalls:
     """The calls that are waiting for their client. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[int, _Wait] = {}
-        self._number = 0
+        #: deadline, call, method and reason of each wait
+        self._waiting: dict[object, tuple[float, grpc.ServicerContext, str, str]] = {}
 
     @contextlib.contextmanager
     def deadline(
         self, context: grpc.ServicerContext, seconds: float, method: str, why: str
     ) -> Iterator[None]:
         """Cancel the call if the block takes longer than ``seconds``; ``why`` is logged."""
-        started = _Wait(time.monotonic() + seconds, context, method, why)
+        key = object()
         with self._lock:
-            self._number = number = self._number + 1
-            self._waiting[number] = started
+            self._waiting[key] = time.monotonic() + seconds, context, method, why
         try:
             yield
         finally:
             with self._lock:
-                self._waiting.pop(number, None)
+                self._waiting.pop(key, None)
 
     def cancel_overdue(self) -> int:
         """Cancel the calls that are past their deadline; the number of calls."""
         now = time.monotonic()
         with self._lock:
-            overdue = [number for number, each in self._waiting.items() if each.deadline <= now]
-            waits = [self._waiting.pop(number) for number in overdue]
-        for each in waits:
+            overdue = [key for key, (deadline, *_) in self._waiting.items() if deadline <= now]
+            waits = [self._waiting.pop(key) for key in overdue]
+        for _, context, method, why in waits:
             # one by one: an exception must not leave the calls after it without a deadline
             with contextlib.suppress(Exception):
-                each.context.cancel()
+                context.cancel()
             with contextlib.suppress(Exception):
-                log.info("a call was cancelled at its deadline", method=each.method, why=each.why)
+                log.info("a call was cancelled at its deadline", method=method, why=why)
         return len(waits)
 
 
@@ -87,7 +78,7 @@ class TimedMessages:
 
     def __init__(self, limit: int) -> None:
         self._pool = ThreadPoolExecutor(limit, thread_name_prefix="messages")
-        self._draining: Future[None] = Future()
+        self._draining: Future[Any] = Future()
 
     def drain(self) -> None:
         """End calls that wait for a message within DRAIN_SECONDS."""
@@ -103,14 +94,11 @@ class TimedMessages:
             grpc.RpcError: the client disconnected.
         """
         pending = self._pool.submit(next, messages, None)
-        ends: tuple[Future[Any], ...] = (pending, self._draining)
-        wait(ends, seconds, FIRST_COMPLETED)
+        wait((pending, self._draining), seconds, FIRST_COMPLETED)
         if not pending.done() and self._draining.done():
             wait((pending,), DRAIN_SECONDS)
             if not pending.done():
-                raise ServiceUnavailableError(
-                    "the service is shutting down", remedy="Send the remaining messages when it is back."
-                )
+                raise shutting_down_error("Send the remaining messages when it is back.")
         if not pending.done():
             raise ServiceTimeoutError(
                 "the next message of a call must be sent in time",

@@ -19,14 +19,12 @@ from typing import Final
 import structlog
 
 from suffixsvc.core import FramedConnection, Refusal, StepDispatcher
-from suffixsvc.errors import LimitExceededError, ListenError
+from suffixsvc.errors import LimitExceededError
 from suffixsvc.frames import GREETING, frame
 from suffixsvc.runtime.server_lifecycle import owner_only_umask
-from suffixsvc.service.listeners.listen import UnixAddress, prepare
+from suffixsvc.service.listeners.listen import OWN_FOLDER_REMEDY, UnixAddress, listen_error, prepare
 from suffixsvc.service.messages.errors import error_detail
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-
-__all__ = ["DirectSocket"]
 
 log = structlog.get_logger(__name__)
 
@@ -37,10 +35,6 @@ _UNREAD_SECONDS: Final = 30
 _LINGER_SECONDS: Final = 2.0
 #: pause after a failed accept (no file descriptors, no memory)
 _PAUSE_SECONDS: Final = 0.1
-
-
-#: answers a message that the dispatcher left to Python: ``Handlers.answer_remaining``
-Answer = Callable[[bytes, Sequence[bytes | Refusal] | None], bytes]
 
 
 class DirectSocket:
@@ -62,7 +56,7 @@ class DirectSocket:
         self,
         address: UnixAddress,
         dispatcher: StepDispatcher,
-        answer: Answer,
+        answer: Callable[[bytes, Sequence[bytes | Refusal] | None], bytes],
         max_message_bytes: int,
         max_connections: int,
     ) -> None:
@@ -77,12 +71,8 @@ class DirectSocket:
             self.inode = os.stat(address.path).st_ino
         except OSError as error:
             self._listener.close()
-            raise ListenError(
-                f"cannot listen on {address}",
-                expected="a folder in which a socket file can be created",
-                got=error.strerror,
-                remedy="Choose a folder that only this service's user can write to.",
-            ) from None
+            expected = "a folder in which a socket file can be created"
+            raise listen_error(address, expected, error.strerror, OWN_FOLDER_REMEDY) from None
         self._lock = threading.Lock()
         self._running: dict[socket.socket, threading.Thread] = {}
         self._stopping = False

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from suffixsvc.errors import ListenError
 from suffixsvc.frames import DIRECT_SUFFIX
 
-__all__ = ["TcpAddress", "UnixAddress", "parse_address", "prepare"]
-
 #: sun_path holds 108 bytes including the terminating zero
 MAX_UNIX_PATH_BYTES = 107
 MAX_PORT_DIGITS = 5
+OWN_FOLDER_REMEDY = "Choose a folder that only this service's user can write to."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,11 @@ def parse_address(text: str) -> Address:
     return TcpAddress(host.strip("[]"), int(port))
 
 
+def listen_error(address: Address, expected: str, got: object, remedy: str | None = None) -> ListenError:
+    """The error for an address that cannot be used."""
+    return ListenError(f"cannot listen on {address}", expected=expected, got=got, remedy=remedy)
+
+
 def direct_address(grpc_address: UnixAddress) -> UnixAddress | None:
     """Address of a socket's direct socket (docs/protocol.md); None if its path would be too long."""
     path = grpc_address.path + DIRECT_SUFFIX
@@ -78,12 +82,8 @@ def require_own_socket(address: UnixAddress) -> None:
     """Raise ListenError if another user created the socket file after :func:`prepare` found none."""
     owner = os.stat(address.path).st_uid
     if owner != os.geteuid():
-        raise ListenError(
-            f"cannot listen on {address}",
-            expected=f"a socket file of user id {os.geteuid()}",
-            got=f"a socket file of user id {owner}",
-            remedy="Choose a folder that only this service's user can write to.",
-        )
+        expected, got = (f"a socket file of user id {user}" for user in (os.geteuid(), owner))
+        raise listen_error(address, expected, got, OWN_FOLDER_REMEDY)
 
 
 def bind_error(address: Address, got: object) -> ListenError:
@@ -100,7 +100,7 @@ def bind_error(address: Address, got: object) -> ListenError:
                 got=error.strerror,
                 remedy="Choose another folder, or let this user write to it.",
             )
-    return ListenError(f"cannot listen on {address}", expected="a free address", got=got)
+    return listen_error(address, "a free address", got)
 
 
 def prepare(address: Address, *, insecure_network: bool = False) -> None:
@@ -123,38 +123,26 @@ def prepare(address: Address, *, insecure_network: bool = False) -> None:
 def _clear_stale_socket(address: UnixAddress) -> None:
     folder = os.path.dirname(address.path)
     if not os.path.isdir(folder):
-        raise ListenError(
-            f"cannot listen on {address}",
-            expected=f"a folder {folder}",
-            got="a file" if os.path.lexists(folder) else "none",
-            remedy="Create it first.",
-        )
+        found = "a file" if os.path.lexists(folder) else "none"
+        raise listen_error(address, f"a folder {folder}", found, "Create it first.")
     try:
         mode = os.lstat(address.path).st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ListenError(
-            f"cannot listen on {address}",
-            expected="no file, or a stale socket",
-            got="a file other than a socket",
-            remedy="Move it away or choose another path.",
-        )
+        remedy = "Move it away or choose another path."
+        raise listen_error(address, "no file, or a stale socket", "a file other than a socket", remedy)
     if _has_listener(address.path):
-        raise ListenError(
-            f"cannot listen on {address}",
-            expected="no file, or a stale socket",
-            got="a socket with a live server",
-            remedy="Stop that server or choose another path.",
-        )
+        remedy = "Stop that server or choose another path."
+        raise listen_error(address, "no file, or a stale socket", "a socket with a live server", remedy)
     try:
         os.unlink(address.path)
     except OSError as error:
-        raise ListenError(
-            f"cannot listen on {address}",
-            expected="no file, or a stale socket that this user can remove",
-            got=f"a stale socket of user id {os.lstat(address.path).st_uid}: {error.strerror}",
-            remedy="Remove it as its owner, or choose another path.",
+        raise listen_error(
+            address,
+            "no file, or a stale socket that this user can remove",
+            f"a stale socket of user id {os.lstat(address.path).st_uid}: {error.strerror}",
+            "Remove it as its owner, or choose another path.",
         ) from None
 
 
@@ -174,9 +162,7 @@ def _resolve(address: TcpAddress) -> list[tuple[socket.AddressFamily, str]]:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # UnicodeError: an invalid DNS name
-        raise ListenError(
-            f"cannot listen on {address}", expected="a host of this machine", got=str(error)[:200]
-        ) from None
+        raise listen_error(address, "a host of this machine", str(error)[:200]) from None
     return [(family, str(sockaddr[0])) for family, _, _, _, sockaddr in found]
 
 
@@ -201,9 +187,5 @@ def _require_free_port(address: TcpAddress) -> None:
             try:
                 probe.bind((ip, address.port))
             except OSError as error:
-                raise ListenError(
-                    f"cannot listen on {address}",
-                    expected="a free port of this machine",
-                    got=error.strerror,
-                    remedy="Stop the process that uses it or choose another port (0 selects a free one).",
-                ) from None
+                remedy = "Stop the process that uses it or choose another port (0 selects a free one)."
+                raise listen_error(address, "a free port of this machine", error.strerror, remedy) from None

@@ -1,7 +1,7 @@
 """Element counts of serialised messages, taken before protobuf creates an object for each element.
 
 A message of 16 MiB can hold eight million empty sub-messages. Protobuf creates them all while it holds the
-GIL (a second or more), and only then can they be counted. :class:`ElementLimits` scans the bytes instead and
+GIL (a second or more), and only then can they be counted. :class:`MessageReader` scans the bytes first and
 stops at the first element over a limit, so that a refusal costs no more than the largest accepted message.
 Strings and token arrays are skipped by their length.
 
@@ -19,23 +19,12 @@ from google.protobuf.message import DecodeError, Message
 
 from suffixsvc.errors import InvalidInputError, LimitExceededError
 
-__all__ = ["ElementLimits", "MessageReader", "read_message_id", "too_many_error"]
-
 M = TypeVar("M", bound=Message)
 
 #: messages up to this size are not counted: they hold at most half as many elements as bytes
 SMALL_BYTES: Final = 4096
 
 _VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
-_WIDTH_OF: Final = {
-    FieldDescriptor.TYPE_DOUBLE: 8,
-    FieldDescriptor.TYPE_FIXED64: 8,
-    FieldDescriptor.TYPE_SFIXED64: 8,
-    FieldDescriptor.TYPE_FLOAT: 4,
-    FieldDescriptor.TYPE_FIXED32: 4,
-    FieldDescriptor.TYPE_SFIXED32: 4,
-}
-_WIRE_TYPE_OF_WIDTH: Final = {0: _VARINT, 4: _FIXED32, 8: _FIXED64}
 _SIZE_OF: Final = {_FIXED64: 8, _GROUP: 0, _END_GROUP: 0, _FIXED32: 4}
 #: varint bytes with the continuation bit
 _UNFINISHED: Final = bytes(range(0x80, 0x100))
@@ -50,13 +39,9 @@ class _Field(NamedTuple):
 
     path: str
     #: for a message: its own fields by tag
-    inside: Mapping[int, _Field] | None
-    #: for packed numbers: bytes of each, 0 = varints; -1: not packed
-    width: int
-
-
-class _Malformed(Exception):  # internal to this module
-    """The bytes are not a message."""
+    inside: Mapping[int, _Field] | None = None
+    #: packed numbers, which are varints
+    packed: bool = False
 
 
 def too_many_error(what: str, most: int, got: object, remedy: str) -> LimitExceededError:
@@ -66,8 +51,8 @@ def too_many_error(what: str, most: int, got: object, remedy: str) -> LimitExcee
     )
 
 
-class ElementLimits:
-    """Limits on the elements of messages of one type.
+class MessageReader(Generic[M]):
+    """Parses messages of one type, and refuses those with too many elements before parsing.
 
     Args:
         message_type: of the messages.
@@ -78,31 +63,43 @@ class ElementLimits:
     """
 
     def __init__(
-        self, message_type: type[Message], limits: Mapping[str, int], max_elements: int, remedy: str
+        self,
+        message_type: type[M],
+        limits: Mapping[str, int] | None = None,
+        max_elements: int = SMALL_BYTES,
+        remedy: str = "",
     ) -> None:
-        self._limits = dict(limits)
-        self._max_elements = max_elements
+        self._parse: Callable[[bytes], M] = message_type.FromString
+        self._limits = {"": max_elements, **(limits or {})}
         self._remedy = remedy
         self._fields = _fields_of(message_type.DESCRIPTOR, "")
         self._name = message_type.DESCRIPTOR.name
 
-    def check(self, data: bytes) -> dict[str, int]:
-        """Count the elements of a message.
-
-        Returns:
-            The number by path of each limited field, and of all elements under "".
+    def __call__(self, data: bytes) -> M:
+        """Parse a message.
 
         Raises:
-            LimitExceededError: a limit is exceeded.
+            LimitExceededError: a limit on elements is exceeded.
             InvalidInputError: ``data`` is not a message.
         """
-        counts = dict.fromkeys(("", *self._limits), 0)
         try:
-            self._count(data, 0, len(data), self._fields, counts)
-        except _Malformed:
+            if len(data) > SMALL_BYTES:
+                self.count(data)
+            return self._parse(data)
+        except DecodeError:
             raise InvalidInputError(
                 "a message cannot be parsed", expected=f"the bytes of a {self._name}", got=data[:16].hex()
             ) from None
+
+    def count(self, data: bytes) -> dict[str, int]:
+        """The number of elements by path of each limited field, and of all elements under "".
+
+        Raises:
+            LimitExceededError: a limit is exceeded.
+            DecodeError: ``data`` is not a message.
+        """
+        counts = dict.fromkeys(self._limits, 0)
+        self._count(data, 0, len(data), self._fields, counts)
         return counts
 
     def _count(
@@ -115,7 +112,7 @@ class ElementLimits:
             if tag >= 0x80:
                 tag, at = _varint(data, at - 1, end, _LONGEST_TAG)
             if tag >= 1 << 32 or (tag < 8 and not groups):  # field 0, which protobuf takes inside groups only
-                raise _Malformed
+                raise DecodeError
             self._add("", 1, counts)
             field = None if groups else fields.get(tag)
             kind = tag & 7
@@ -123,36 +120,29 @@ class ElementLimits:
                 size, start = _varint(data, at, end, _LONGEST_TAG)
                 at = start + size
                 if at > end:
-                    raise _Malformed
+                    raise DecodeError
                 if field is not None:
                     self._count_field(data, start, at, field, counts)
                 continue
             groups += (kind == _GROUP) - (kind == _END_GROUP)
             at = _end_of_scalar(data, at, end, kind)
             if groups < 0 or at > end:
-                raise _Malformed
+                raise DecodeError
             if field is not None:
                 self._add(field.path, 1, counts)
         if groups:
-            raise _Malformed
+            raise DecodeError
 
     def _count_field(self, data: bytes, at: int, end: int, field: _Field, counts: dict[str, int]) -> None:
         """Count a length-delimited field: a message, a string, or packed numbers."""
-        if field.inside is not None:
+        if not field.packed:
             self._add(field.path, 1, counts)
-            self._count(data, at, end, field.inside, counts)
+            if field.inside is not None:
+                self._count(data, at, end, field.inside, counts)
             return
-        if field.width < 0:
-            self._add(field.path, 1, counts)
-            return
-        size = end - at
-        if field.width:
-            numbers, rest = divmod(size, field.width)
-        else:
-            numbers = len(data[at:end].translate(None, _UNFINISHED))
-            rest = size and data[end - 1] >= 0x80
-        if rest:
-            raise _Malformed
+        if at < end and data[end - 1] >= 0x80:
+            raise DecodeError
+        numbers = len(data[at:end].translate(None, _UNFINISHED))
         self._add(field.path, numbers, counts)
         self._add("", numbers, counts)
 
@@ -162,41 +152,9 @@ class ElementLimits:
         if have is None:
             return
         counts[path] = have = have + more
-        most = self._limits[path] if path else self._max_elements
+        most = self._limits[path]
         if have > most:
             raise too_many_error(path or "elements", most, f"more than {most}", self._remedy)
-
-
-class MessageReader(Generic[M]):
-    """Parses messages of one type, and refuses those with too many elements before parsing."""
-
-    def __init__(
-        self,
-        message_type: type[M],
-        *,
-        limits: Mapping[str, int] | None = None,
-        max_elements: int = SMALL_BYTES,
-        remedy: str = "",
-    ) -> None:
-        self._parse: Callable[[bytes], M] = message_type.FromString
-        self._name = message_type.DESCRIPTOR.name
-        self._limits = ElementLimits(message_type, limits or {}, max_elements, remedy)
-
-    def __call__(self, data: bytes) -> M:
-        """Parse a message.
-
-        Raises:
-            LimitExceededError: a limit on elements is exceeded.
-            InvalidInputError: ``data`` is not a message.
-        """
-        if len(data) > SMALL_BYTES:
-            self._limits.check(data)
-        try:
-            return self._parse(data)
-        except DecodeError:
-            raise InvalidInputError(
-                "a message cannot be parsed", expected=f"the bytes of a {self._name}", got=data[:16].hex()
-            ) from None
 
 
 def read_message_id(data: bytes) -> int:
@@ -205,25 +163,26 @@ def read_message_id(data: bytes) -> int:
         return 0
     try:
         return _varint(data, 1, len(data), _LONGEST_VARINT)[0] & _MAX_UINT64
-    except _Malformed:
+    except DecodeError:
         return 0
 
 
 def _fields_of(message: Any, prefix: str) -> dict[int, _Field]:
-    """Fields of a message descriptor by tag. A repeated number, packed or not, has two tags."""
+    """Messages and repeated fields of a message descriptor by tag. A repeated number has two tags.
+
+    The protocol has no repeated numbers of fixed width.
+    """
     found: dict[int, _Field] = {}
     for field in message.fields:
         path = f"{prefix}{field.name}"
         key = field.number << 3
         if field.message_type is not None:
-            found[key | _BYTES] = _Field(path, _fields_of(field.message_type, f"{path}."), -1)
-        elif field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
-            found[key | _BYTES] = _Field(path, None, -1)
-        else:
-            width = _WIDTH_OF.get(field.type, 0)
-            found[key | _WIRE_TYPE_OF_WIDTH[width]] = _Field(path, None, -1)
-            if _is_repeated(field):
-                found[key | _BYTES] = _Field(path, None, width)
+            found[key | _BYTES] = _Field(path, _fields_of(field.message_type, f"{path}."))
+        elif _is_repeated(field):
+            number = field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+            if number:
+                found[key | _VARINT] = _Field(path)
+            found[key | _BYTES] = _Field(path, packed=number)
     return found
 
 
@@ -242,11 +201,11 @@ def _end_of_scalar(data: bytes, at: int, end: int, kind: int) -> int:
     try:
         return at + _SIZE_OF[kind]
     except KeyError:
-        raise _Malformed from None
+        raise DecodeError from None
 
 
 def _varint(data: bytes, at: int, end: int, longest: int) -> tuple[int, int]:
-    """A varint and its end. Raises _Malformed if it exceeds ``end`` or ``longest`` bytes."""
+    """A varint and its end. Raises DecodeError if it exceeds ``end`` or ``longest`` bytes."""
     value = shift = 0
     last = min(end, at + longest)
     while at < last:
@@ -256,4 +215,4 @@ def _varint(data: bytes, at: int, end: int, longest: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-    raise _Malformed
+    raise DecodeError

@@ -1,14 +1,12 @@
-"""Conversion of exceptions to error details for the wire; the table of codes is suffixsvc.errors.STATUS."""
+"""Conversion of exceptions to error details for the wire; the table of codes is suffixsvc.wire.STATUS."""
 
 from __future__ import annotations
 
 import structlog
 
 from suffixsvc import wire
-from suffixsvc.errors import SuffixError
+from suffixsvc.errors import ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import types_pb2
-
-__all__ = ["as_suffix_error", "error_detail"]
 
 log = structlog.get_logger(__name__)
 
@@ -26,3 +24,8 @@ def as_suffix_error(error: Exception, where: str) -> SuffixError:
 def error_detail(error: Exception, where: str) -> types_pb2.ErrorDetail:
     """The wire form of an exception."""
     return wire.detail_from_error(as_suffix_error(error, where))
+
+
+def shutting_down_error(remedy: str) -> ServiceUnavailableError:
+    """The error for what a draining service refuses."""
+    return ServiceUnavailableError("the service is shutting down", remedy=remedy)

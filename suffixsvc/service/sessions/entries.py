@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from suffixsvc.core import SessionSlot
@@ -13,20 +13,18 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 if TYPE_CHECKING:
     from suffixsvc.engine import Session
 
-__all__ = ["ClosedSession", "Identity", "SessionEntry", "not_live_error", "stale_sequence_error"]
-
 #: namespace and hash of the prompt: sessions that share an id but differ in either are unrelated
 Identity: TypeAlias = tuple[str, str]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SessionEntry:
     """One live session. ``lock`` guards the other fields; ``session`` is None unless the session is open."""
 
     session_id: str
     identity: Identity
-    slot: SessionSlot = field(default_factory=SessionSlot)
-    lock: SessionSlot = field(init=False)  #: the slot's mutex
+    slot: SessionSlot
+    lock: SessionSlot  #: the slot's mutex
     session: Session | None = None
     #: answer to the slot's last ``seq`` if that was an append; the slot holds the answer to a step
     context_answer: pb.AppendContextReply | None = None
@@ -34,18 +32,6 @@ class SessionEntry:
     previous_outputs: tuple[OutputId, ...] = ()
     #: incomplete outputs contained in this session's text when it was last closed
     resumed_outputs: tuple[OutputId, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.lock = self.slot
-
-    @property
-    def last_used(self) -> float:
-        """Time of the last use, by ``time.monotonic``; may be read without the lock."""
-        return self.slot.last_active
-
-    @last_used.setter
-    def last_used(self, now: float) -> None:
-        self.slot.last_active = now
 
     def repeated_append(self, seq: int) -> pb.AppendContextReply | None:
         """The stored answer to a retried append of context; None if ``seq`` is new.

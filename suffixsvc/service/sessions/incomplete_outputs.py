@@ -12,69 +12,63 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from suffixsvc.errors import SuffixError, UnknownOutputError, UnknownSessionError
+from suffixsvc.errors import UnknownOutputError, UnknownSessionError
 from suffixsvc.service.sessions.entries import ClosedSession
 from suffixsvc.types import IncompleteOutput, OutputId
 
 if TYPE_CHECKING:
     from suffixsvc.engine import Session, SuffixCache
 
-__all__ = ["IncompleteOutputs"]
-
 log = structlog.get_logger(__name__)
 
 
-class IncompleteOutputs:
-    """Finds and forgets incomplete outputs by the id of their session. Thread-safe."""
+def contained_in(cache: SuffixCache, session: Session, session_id: str) -> list[IncompleteOutput]:
+    """The incomplete outputs that the output of this session replaces."""
+    outputs = cache.incomplete_outputs(session_id)
+    return [each for each in outputs if session.continues(each.namespace, each.uuid, session_id)]
 
-    def __init__(self, cache: SuffixCache) -> None:
-        self._cache = cache
 
-    def contained_in(self, session: Session, session_id: str) -> list[IncompleteOutput]:
-        """The incomplete outputs that the output of this session replaces."""
-        outputs = self._cache.incomplete_outputs(session_id)
-        return [each for each in outputs if session.continues(each.namespace, each.uuid, session_id)]
+def forget(cache: SuffixCache, outputs: Sequence[IncompleteOutput], replacement: OutputId | None) -> None:
+    """Forget outputs whose replacement is acknowledged; errors are logged, as the close has succeeded."""
+    for each in outputs:
+        if each.output_id == replacement:
+            continue  # resumed and stored again without new tokens
+        try:
+            cache.namespace(each.namespace).forget(each.output_id)
+        except UnknownOutputError:
+            continue  # forgotten by another call
+        except Exception as error:  # any exception: the output is stored
+            log.warning("incomplete output not forgotten", output=each.output_id, error=str(error))
 
-    def forget(self, outputs: Sequence[IncompleteOutput], replacement: OutputId | None) -> None:
-        """Forget outputs whose replacement is acknowledged; errors are logged, as the close has succeeded."""
-        for each in outputs:
-            if each.output_id == replacement:
-                continue  # resumed and stored again without new tokens
-            try:
-                self._cache.namespace(each.namespace).forget(each.output_id)
-            except UnknownOutputError:
-                continue  # forgotten by another call
-            except SuffixError as error:
-                log.warning("incomplete output not forgotten", output=each.output_id, error=str(error))
 
-    def discard(self, session_id: str, closed: ClosedSession | None) -> bool:
-        """Forget the incomplete outputs of the last session of this id.
+def discard(cache: SuffixCache, session_id: str, closed: ClosedSession | None) -> bool:
+    """Forget the incomplete outputs of the last session of this id.
 
-        Args:
-            closed: the result of that session. None if this process has no record of it, after a restart for
-                example: the last incomplete output of the id is forgotten, if all are of one namespace.
+    Args:
+        closed: the result of that session. None if this process has no record of it, after a restart for
+            example: the last incomplete output of the id is forgotten, if all are of one namespace.
 
-        Returns:
-            Whether there were any.
+    Returns:
+        Whether there were any.
 
-        Raises:
-            UnknownSessionError: several namespaces have incomplete outputs of this id.
-            StoreError: the outputs are still stored; the call can be repeated.
-        """
-        if closed is not None:
-            namespace, output_ids = closed.identity[0], closed.incomplete_outputs
-        else:
-            outputs = self._cache.incomplete_outputs(session_id)
-            if not outputs:
-                return False
-            if len({each.namespace for each in outputs}) > 1:
-                raise UnknownSessionError(
-                    f"session {session_id} is unknown, and its id has outputs in several namespaces",
-                    expected="a live session, or incomplete outputs of one namespace",
-                    remedy="Open it again with its namespace, prompt and output so far; then discard it.",
-                )
-            namespace, output_ids = outputs[-1].namespace, (outputs[-1].output_id,)
-        for output_id in output_ids:
-            with contextlib.suppress(UnknownOutputError):  # forgotten by another call or by its time to live
-                self._cache.namespace(namespace).forget(output_id)
-        return bool(output_ids)
+    Raises:
+        UnknownSessionError: several namespaces have incomplete outputs of this id.
+        StoreError: the outputs are still stored; the call can be repeated.
+    """
+    if closed is not None:
+        namespace, output_ids = closed.identity[0], closed.incomplete_outputs
+    else:
+        outputs = cache.incomplete_outputs(session_id)
+        if not outputs:
+            return False
+        if len({each.namespace for each in outputs}) > 1:
+            raise UnknownSessionError(
+                f"session {session_id} is unknown, and its id has outputs in several namespaces",
+                expected="a live session, or incomplete outputs of one namespace",
+                remedy="Open it again with its namespace, prompt and output so far; then discard it.",
+            )
+        namespace, output_ids = outputs[-1].namespace, (outputs[-1].output_id,)
+    for output_id in output_ids:
+        with contextlib.suppress(UnknownOutputError):  # forgotten by another call or by its time to live
+            cache.namespace(namespace).forget(output_id)
+    return bool(output_ids)

@@ -19,22 +19,24 @@ import structlog
 import xxhash
 
 from suffixsvc.config import Limits
-from suffixsvc.core import StepStatus
 from suffixsvc.errors import AppendGap, LimitExceededError, SessionClosedError
-from suffixsvc.service.messages.converters import AppendArgs, OpenArgs
+from suffixsvc.service.messages.converters import (
+    OpeningValues,
+    checked_session_id,
+    opening_values,
+    position,
+)
+from suffixsvc.service.sessions import incomplete_outputs
 from suffixsvc.service.sessions.entries import ClosedSession, SessionEntry
 from suffixsvc.service.sessions.failed_closes import GRACE_SECONDS, FailedCloses
-from suffixsvc.service.sessions.incomplete_outputs import IncompleteOutputs
-from suffixsvc.service.sessions.step_batch import step_batch, step_error
+from suffixsvc.service.sessions.step_batch import SessionSteps
 from suffixsvc.service.sessions.table import SessionTable
 from suffixsvc.types import OutputId, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.wire import unpack_tokens
 
 if TYPE_CHECKING:
-    from suffixsvc.core import Refusal, StepDispatcher
     from suffixsvc.engine import Session, SuffixCache
-
-__all__ = ["SessionRegistry"]
 
 log = structlog.get_logger(__name__)
 
@@ -51,96 +53,71 @@ class SessionRegistry:
     def __init__(self, cache: SuffixCache, limits: Limits) -> None:
         self._cache = cache
         self._limits = limits
-        self._incomplete = IncompleteOutputs(cache)
-        self._table = SessionTable(limits)
+        self.table = SessionTable(limits)
+        self.steps = SessionSteps(self.table, limits)
         #: live sessions whose close failed
         self.failed_closes = FailedCloses(min(GRACE_SECONDS, limits.session_idle_seconds))
 
-    def __len__(self) -> int:
-        return len(self._table)
-
-    @property
-    def dispatcher(self) -> StepDispatcher:
-        """Answers plain steps of the live sessions without Python."""
-        return self._table.dispatcher
-
-    def ids(self) -> list[str]:
-        """Ids of the live sessions, in the order in which they were opened."""
-        return self._table.ids()
-
     # ------------------------------------------------------------------------------------------- opening
 
-    def open(self, args: OpenArgs) -> tuple[str, int]:
-        """Open a session, or find the live one of the same id, namespace and prompt; its id and length.
+    def open(self, request: pb.OpenSessionRequest) -> pb.OpenSessionReply:
+        """Open a session, or find the live one of the same id, namespace and prompt.
 
         Raises:
+            InvalidInputError: a field is malformed.
             LimitExceededError: the session limit is reached, and no failed close can be released.
             What the engine's ``Namespace.open_session`` raises.
         """
-        session_id = args.session_id or str(uuid.uuid4())
-        identity = (args.namespace, xxhash.xxh3_64_hexdigest(args.prompt.tobytes()))
+        session_id = checked_session_id(request.session_id) if request.session_id else str(uuid.uuid4())
+        opening = opening_values(request, self._limits)
+        prompt = opening.prompt
+        identity = (request.namespace, xxhash.xxh3_64_hexdigest(prompt.tobytes()))
         while True:
             try:
-                entry = self._table.get_or_create(session_id, identity)
+                entry = self.table.get_or_create(session_id, identity)
             except LimitExceededError:
                 if self._release(self.failed_closes.oldest()) == 0:
                     raise
                 continue
             with entry.lock:
-                session = entry.session or self._open_engine_session(entry, args)
+                session = entry.session or self._open_engine_session(entry, request, opening)
                 if session is None:
                     continue  # another open of this id failed while this one waited: a new entry is needed
-                entry.last_used = time.monotonic()
-                return session_id, session.length
+                entry.slot.last_active = time.monotonic()
+                return pb.OpenSessionReply(session_id=session_id, length=session.length)
 
-    def _open_engine_session(self, entry: SessionEntry, args: OpenArgs) -> Session | None:
+    def _open_engine_session(
+        self, entry: SessionEntry, request: pb.OpenSessionRequest, opening: OpeningValues
+    ) -> Session | None:
         """Open under the entry's lock; None if the entry was removed from the table in the meantime."""
-        if not self._table.is_current(entry):
+        if self.table.get(entry.session_id) is not entry:
             return None
         try:
-            namespace = self._cache.namespace(args.namespace, args.tokenizer)
-            output = args.output if len(args.output) else None
-            entry.session = namespace.open_session(args.prompt, output, args.labels, args.reads)
+            namespace = self._cache.namespace(request.namespace, request.tokenizer or None)
+            entry.session = namespace.open_session(*opening.arguments)
         except BaseException:
-            self._table.remove_unopened(entry)
+            self.table.remove_unopened(entry)
             raise
-        cost = DEFAULT_VERIFY_COST if args.verify_cost is None else args.verify_cost
-        entry.session.attach(entry.slot, cost)
-        self._table.opened(entry)
+        cost = opening.verify_cost
+        entry.session.attach(entry.slot, DEFAULT_VERIFY_COST if cost is None else cost)
+        self.table.opened(entry)
         return entry.session
 
-    # ------------------------------------------------------------------------------------------- stepping
-
-    def step(self, request: pb.StepRequest) -> pb.StepReply:
-        """Take one step; raises the error that :meth:`step_batch` returns."""
-        [answer] = self.step_batch([request])
-        if isinstance(answer, Exception):
-            raise answer
-        return pb.StepBatchReply.FromString(answer).items[0].reply
-
-    def step_batch(self, requests: Sequence[pb.StepRequest]) -> list[bytes | Exception]:
-        """Take steps of several sessions; see :func:`suffixsvc.service.sessions.step_batch.step_batch`."""
-        return step_batch(self._table, self._limits, requests)
-
-    def after_refusal(self, request: pb.StepRequest, refusal: Refusal) -> bytes | Exception:
-        """The answer to a step that the dispatcher refused, or its error."""
-        if refusal.status == StepStatus.UNKNOWN_SESSION:  # the session may be opening
-            return self.step_batch([request])[0]
-        return step_error(self._table, self._limits, request, refusal)
-
-    def append_context(self, args: AppendArgs) -> pb.AppendContextReply:
+    def append_context(self, request: pb.AppendContextRequest) -> pb.AppendContextReply:
         """Append tokens that the model did not write.
 
         Raises:
-            AppendGap, AppendConflict, StepSequenceError, LimitExceededError, and what
+            InvalidInputError, AppendGap, AppendConflict, StepSequenceError, LimitExceededError, and what
             :meth:`SessionTable.locked` raises.
         """
-        with self._table.locked(args.session_id) as (entry, session):
-            if (stored := entry.repeated_append(args.seq)) is not None:
+        session_id = checked_session_id(request.session_id)
+        tokens, at = unpack_tokens(request.token_ids), position(request)
+        with self.table.locked(session_id) as (entry, session):
+            if (stored := entry.repeated_append(request.seq)) is not None:
                 return stored
-            _append_context_at(session, args.tokens, args.at)
-            reply = pb.AppendContextReply(session_id=args.session_id, seq=args.seq, length=session.length)
-            entry.record_append(args.seq, reply)
+            _append_context_at(session, tokens, at)
+            reply = pb.AppendContextReply(session_id=session_id, seq=request.seq, length=session.length)
+            entry.record_append(request.seq, reply)
             return reply
 
     # -------------------------------------------------------------------------------------------- closing
@@ -156,28 +133,16 @@ class SessionRegistry:
             StoreError: the session stays open for a grace period, and can be closed again (failed_closes.py).
             What :meth:`SessionTable.locked` raises.
         """
-        closed = self._table.closed(session_id)
+        closed = self.table.closed(session_id)
         if closed is not None and not closed.expired:
             return closed.output_id
         if not commit and self._discard_incomplete(session_id, closed):
             return None
         try:
-            with self._table.locked(session_id, touch=False) as (entry, session):
-                replaced = self._incomplete.contained_in(session, entry.session_id)
-                entry.resumed_outputs = tuple(each.output_id for each in replaced)
-                try:
-                    output_id = session.close(
-                        commit, incomplete=incomplete, wait=wait or bool(replaced), session_id=session_id
-                    )
-                except Exception:
-                    self.failed_closes.record(entry, session.length)
-                    raise
-                self._end(entry, ClosedSession(entry.identity, output_id, expired=False))
-                if output_id is not None or not commit:
-                    self._incomplete.forget(replaced, output_id)
-                return output_id
+            with self.table.locked(session_id, touch=False) as (entry, session):
+                return self._close(entry, session, commit=commit, incomplete=incomplete, wait=wait)
         except SessionClosedError:
-            closed = self._table.closed(session_id)  # by another call, which held the entry's lock
+            closed = self.table.closed(session_id)  # by another call, which held the entry's lock
             if closed is None:
                 raise
             return closed.output_id
@@ -186,9 +151,11 @@ class SessionRegistry:
 
     def _discard_incomplete(self, session_id: str, closed: ClosedSession | None) -> bool:
         """Forget incomplete outputs of the last session of this id, unless it is live; whether any."""
-        if self._table.get(session_id) is not None or not self._incomplete.discard(session_id, closed):
+        if self.table.get(session_id) is not None or not incomplete_outputs.discard(
+            self._cache, session_id, closed
+        ):
             return False
-        self._table.discarded(session_id, closed)
+        self.table.discarded(session_id, closed)
         return True
 
     def expire(self, now: float | None = None) -> int:
@@ -200,10 +167,12 @@ class SessionRegistry:
         due = self.failed_closes.due()
         committed = sum(self._commit_incomplete(entry, self.failed_closes.contains) for entry in due)
         self._release(due)
-        idle = [each for each in self._table.entries() if each.session and each.last_used <= idle_since]
+        idle = [each for each in self.table.entries() if each.session and each.slot.last_active <= idle_since]
         for entry in idle:
             if not self.failed_closes.contains(entry):  # in its grace period
-                committed += self._commit_incomplete(entry, lambda entry: entry.last_used <= idle_since)
+                committed += self._commit_incomplete(
+                    entry, lambda entry: entry.slot.last_active <= idle_since
+                )
         self._release(self.failed_closes.excess())
         return committed
 
@@ -212,7 +181,8 @@ class SessionRegistry:
 
         Sessions that the store cannot write are released.
         """
-        live = self._table.start_draining()
+        self.table.draining = True
+        live = self.table.entries()
         with ThreadPoolExecutor(DRAIN_WORKERS, thread_name_prefix="drain") as pool:
             committed = sum(pool.map(self._commit_incomplete, live))
             self._release(live)
@@ -229,22 +199,43 @@ class SessionRegistry:
         with entry.lock:
             if entry.session is None or (condition is not None and not condition(entry)):
                 return False
-            session = entry.session
             try:
-                wrote = session.has_output
-                replaced = self._incomplete.contained_in(session, entry.session_id)
-                entry.resumed_outputs = tuple(each.output_id for each in replaced)
-                output_id = session.close(commit=True, incomplete=True, session_id=entry.session_id)
+                return self._close(entry, entry.session, incomplete=True, expired=True) is not None
             except Exception as error:  # any exception, an OSError too: one session must not end the task
                 log.warning("session not committed", session=entry.session_id, error=str(error))
-                self.failed_closes.record(entry, session.length)
+                self.failed_closes.record(entry, entry.session.length)
                 return False
+
+    def _close(
+        self,
+        entry: SessionEntry,
+        session: Session,
+        *,
+        incomplete: bool,
+        commit: bool = True,
+        wait: bool = True,
+        expired: bool = False,
+    ) -> OutputId | None:
+        """Close a session with its entry's lock held, then forget the incomplete outputs that it replaces."""
+        session_id, identity = entry.session_id, entry.identity
+        wrote = session.has_output
+        replaced = incomplete_outputs.contained_in(self._cache, session, session_id)
+        entry.resumed_outputs = tuple(each.output_id for each in replaced)
+        try:
+            output_id = session.close(
+                commit, incomplete=incomplete, wait=wait or bool(replaced), session_id=session_id
+            )
+        except Exception:
+            self.failed_closes.record(entry, session.length)
+            raise
+        left: tuple[OutputId, ...] = ()
+        if expired:
             left = (entry.resumed_outputs or entry.previous_outputs) if output_id is None else (output_id,)
-            refused = wrote and output_id is None
-            self._end(entry, ClosedSession(entry.identity, output_id, True, left, refused=refused))
-            if output_id is not None:
-                self._incomplete.forget(replaced, output_id)
-            return output_id is not None
+        refused = expired and wrote and output_id is None
+        self._end(entry, ClosedSession(identity, output_id, expired, left, refused=refused))
+        if output_id is not None or not commit:
+            incomplete_outputs.forget(self._cache, replaced, output_id)
+        return output_id
 
     def _release(self, entries: Sequence[SessionEntry]) -> int:
         """End sessions with a failed close, without their output; how many. No entry's lock is held."""
@@ -271,7 +262,7 @@ class SessionRegistry:
     def _end(self, entry: SessionEntry, closed: ClosedSession) -> None:
         """Remove a closed session from all tables, with its entry's lock held."""
         self.failed_closes.remove(entry, lost=closed.lost)
-        self._table.ended(entry, closed)
+        self.table.ended(entry, closed)
 
 
 def _append_context_at(session: Session, tokens: TokenArray, at: int | None) -> None:

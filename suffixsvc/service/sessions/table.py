@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from suffixsvc.config import Limits
-from suffixsvc.core import WIRE_SOURCES, StepDispatcher
-from suffixsvc.errors import InvalidInputError, LimitExceededError, ServiceUnavailableError, SuffixError
+from suffixsvc.core import WIRE_SOURCES, SessionSlot, StepDispatcher
+from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError
+from suffixsvc.service.messages.errors import shutting_down_error
 from suffixsvc.service.sessions.entries import ClosedSession, Identity, SessionEntry, not_live_error
 
 if TYPE_CHECKING:
     from suffixsvc.engine import Session
-
-__all__ = ["SessionTable"]
 
 #: closed sessions whose result is stored for a repeated close
 RECENTLY_CLOSED = 4096
@@ -39,17 +38,13 @@ class SessionTable:
         self._lock = threading.Lock()
         self._entries: dict[str, SessionEntry] = {}
         self._recently_closed: OrderedDict[str, ClosedSession] = OrderedDict()
-        self._draining = False
+        #: whether new sessions are refused
+        self.draining = False
         #: answers plain steps without Python; holds the slots of the live sessions
         self.dispatcher = StepDispatcher(limits.max_draft_tokens, WIRE_SOURCES)
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def ids(self) -> list[str]:
-        """Ids of the sessions that are open or being opened."""
-        with self._lock:
-            return list(self._entries)
 
     def entries(self) -> list[SessionEntry]:
         """Entries of the sessions that are open or being opened."""
@@ -83,7 +78,7 @@ class SessionTable:
             if entry.session is None:
                 raise self.missing(session_id)
             if touch:
-                entry.last_used = time.monotonic()
+                entry.slot.last_active = time.monotonic()
             yield entry, entry.session
 
     def missing(self, session_id: str) -> SuffixError:
@@ -110,7 +105,8 @@ class SessionTable:
                         got=len(self._entries) + 1,
                         remedy="Close finished sessions, or serve with a larger --max-sessions.",
                     )
-                entry = self._entries[session_id] = SessionEntry(session_id, identity)
+                slot = SessionSlot()
+                entry = self._entries[session_id] = SessionEntry(session_id, identity, slot, slot)
             elif entry.identity != identity:
                 raise InvalidInputError(
                     f"session_id {session_id} must be unused, or of a session with this namespace and prompt",
@@ -118,10 +114,6 @@ class SessionTable:
                     got=f"namespace {identity[0]}",
                 )
             return entry
-
-    def is_current(self, entry: SessionEntry) -> bool:
-        """Whether the entry is still in the table."""
-        return self._entries.get(entry.session_id) is entry
 
     def remove_unopened(self, entry: SessionEntry) -> None:
         """Remove an entry whose session could not be opened."""
@@ -152,20 +144,11 @@ class SessionTable:
             if session_id not in self._entries:
                 self._store_closed(session_id, ClosedSession(identity, None, expired=False))
 
-    def start_draining(self) -> list[SessionEntry]:
-        """Refuse new sessions from now on; the entries that are left."""
-        with self._lock:
-            self._draining = True
-            return list(self._entries.values())
-
     def _store_closed(self, session_id: str, closed: ClosedSession) -> None:
         self._recently_closed[session_id] = closed
         while len(self._recently_closed) > RECENTLY_CLOSED:
             self._recently_closed.popitem(last=False)
 
     def _refuse_while_draining(self) -> None:
-        if self._draining:
-            raise ServiceUnavailableError(
-                "the service is shutting down",
-                remedy="Connect again when it is back; sessions can be resumed.",
-            )
+        if self.draining:
+            raise shutting_down_error("Connect again when it is back; sessions can be resumed.")

@@ -36,33 +36,14 @@ from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.files import page_walk
 from suffixsvc.store.files.folder import DATA_FILE, disk_error, sync_folder
 from suffixsvc.store.files.meta_journal import MetaBeforeImage
-from suffixsvc.store.records.output_records import COUNTERS_KEY, decode_counters
-
-__all__ = [
-    "PAGE_MULTIPLE",
-    "DataFileInfo",
-    "create",
-    "extend",
-    "inspect",
-    "open_to_read",
-    "read_before_image",
-    "require_own_commits",
-    "require_whole",
-    "roll_back",
-    "verify_pages",
-]
+from suffixsvc.store.files.page_walk import DATA_VERSION, MAGIC, META, META_FLAG, NO_PAGE, Meta, unpack_meta
+from suffixsvc.store.records.keys import COUNTERS_KEY
+from suffixsvc.store.records.table_records import decode_counters
 
 #: map sizes are multiples of this, and so of every page size
 PAGE_MULTIPLE: Final = 64 << 10
 
-_MAGIC: Final = 0xBEEFC0DE
-_DATA_VERSION: Final = 1
 _CREATING: Final = ".creating"
-_META_FLAG: Final = 0x08
-#: page number, padding, flags, two words; magic, version, address, map size, page size; ...; root of the
-#: main database, last page, transaction
-_META: Final = struct.Struct("<QHHIIIQQI84xQQQ")
-_NO_PAGE: Final = 2**64 - 1
 _PAGE: Final = struct.Struct("<QHHHH")
 _LEAF_FLAG: Final = 0x02
 _NODE: Final = struct.Struct("<HHHH")
@@ -82,20 +63,6 @@ class DataFileInfo:
     file_bytes: int
     map_bytes: int
     used_bytes: int
-    page_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Meta:
-    page: int
-    flags: int
-    magic: int
-    version: int
-    map_bytes: int
-    page_bytes: int
-    root: int
-    last_page: int
-    txn: int
 
 
 def create(
@@ -169,7 +136,7 @@ def read_before_image(fd: int, path: str, txn: int) -> MetaBeforeImage:
     try:
         _, *metas = _both_metas(fd, path)
         slot = txn % 2
-        raw = os.pread(fd, _META.size, slot * metas[0].page_bytes)
+        raw = os.pread(fd, META.size, slot * metas[0].page_bytes)
         return MetaBeforeImage(txn, _tree_digest(fd, metas[1 - slot]), raw)
     except OSError as e:
         raise disk_error(e, path, "reading") from e
@@ -197,7 +164,7 @@ def roll_back(path: str, before: MetaBeforeImage) -> bool:
             if is_whole or other.txn != before.txn - 1 or _tree_digest(fd, other) != before.tree_digest:
                 return False
             at = slot * metas[0].page_bytes
-            is_changed = os.pread(fd, _META.size, at) != before.raw
+            is_changed = os.pread(fd, META.size, at) != before.raw
             # written even if equal: the page may not be on the disk if its writer ended before the sync
             os.pwrite(fd, before.raw, at)
             os.fsync(fd)
@@ -208,7 +175,7 @@ def roll_back(path: str, before: MetaBeforeImage) -> bool:
         raise disk_error(e, path, "rolling back a commit in") from e
 
 
-def _tree_digest(fd: int, meta: _Meta) -> int:
+def _tree_digest(fd: int, meta: Meta) -> int:
     """Hash the page that holds a transaction's counters, clock and node id.
 
     The meta page itself does not identify a file: it is equal in all stores with the same history of sizes.
@@ -229,12 +196,12 @@ def inspect(path: str) -> DataFileInfo:
         size, first, second = _both_metas(fd, path)
     for page, meta in enumerate((first, second)):
         wrong_slot = meta.txn > 0 and meta.txn % 2 != page
-        if meta.magic != _MAGIC or meta.page != page or not meta.flags & _META_FLAG or wrong_slot:
+        if meta.magic != MAGIC or meta.page != page or not meta.flags & META_FLAG or wrong_slot:
             raise _corrupt(path, f"meta page {page} is damaged")
-        if meta.version != _DATA_VERSION:
+        if meta.version != DATA_VERSION:
             raise StoreForeignError(
                 f"{path} has another LMDB data format",
-                expected=f"data version {_DATA_VERSION}",
+                expected=f"data version {DATA_VERSION}",
                 got=meta.version,
                 remedy="Name another data folder, or move this one away.",
             )
@@ -247,7 +214,14 @@ def inspect(path: str) -> DataFileInfo:
     used = (current.last_page + 1) * current.page_bytes
     if size < used:
         raise _corrupt(path, "the file is truncated", f"at least {used} bytes", f"{size} bytes")
-    return DataFileInfo(size, current.map_bytes, used, current.page_bytes)
+    return DataFileInfo(size, current.map_bytes, used)
+
+
+def verify(path: str) -> None:
+    """Verify the whole file, without concurrent writes; StoreCorruptError, StoreForeignError, StoreError."""
+    require_whole(path, inspect(path))
+    verify_pages(path)
+    require_own_commits(path)
 
 
 def require_whole(path: str, info: DataFileInfo) -> None:
@@ -262,7 +236,7 @@ def require_own_commits(path: str) -> None:
     with _reading(path) as fd:
         _, *metas = _both_metas(fd, path)
         for meta in metas:
-            if meta.txn == 0 and meta.root == _NO_PAGE:
+            if meta.txn == 0 and meta.main.root == NO_PAGE:
                 continue  # the file has had one transaction only
             raw = _value_in(_meta_database(fd, meta), COUNTERS_KEY)
             txn = None if raw is None else decode_counters(raw).txn
@@ -272,13 +246,13 @@ def require_own_commits(path: str) -> None:
                 )
 
 
-def _meta_database(fd: int, meta: _Meta) -> bytes:
+def _meta_database(fd: int, meta: Meta) -> bytes:
     """Return the only leaf page of the database named "meta"; empty if it cannot be found."""
-    record = _value_in(_leaf(fd, meta, meta.root), b"meta") or b""
+    record = _value_in(_leaf(fd, meta, meta.main.root), b"meta") or b""
     return _leaf(fd, meta, int.from_bytes(record[_ROOT_AT : _ROOT_AT + 8], "little"))
 
 
-def _leaf(fd: int, meta: _Meta, page: int) -> bytes:
+def _leaf(fd: int, meta: Meta, page: int) -> bytes:
     if not 1 < page <= meta.last_page:
         return b""
     raw = os.pread(fd, meta.page_bytes, page * meta.page_bytes)
@@ -329,27 +303,27 @@ def _reading(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def _both_metas(fd: int, path: str) -> tuple[int, _Meta, _Meta]:
+def _both_metas(fd: int, path: str) -> tuple[int, Meta, Meta]:
     """Return (bytes of the file, meta page 0, meta page 1). OSError."""
     size = os.fstat(fd).st_size
-    first = _read_meta(os.pread(fd, _META.size, 0), 0, path, size)
-    return size, first, _read_meta(os.pread(fd, _META.size, first.page_bytes), 1, path, size)
+    first = _read_meta(os.pread(fd, META.size, 0), 0, path, size)
+    return size, first, _read_meta(os.pread(fd, META.size, first.page_bytes), 1, path, size)
 
 
-def _read_meta(raw: bytes, page: int, path: str, size: int) -> _Meta:
-    if len(raw) < _META.size:
+def _read_meta(raw: bytes, page: int, path: str, size: int) -> Meta:
+    if len(raw) < META.size:
         raise _corrupt(path, f"the file ends before meta page {page}", got=f"{size} bytes")
-    number, _, flags, _, magic, version, _, map_bytes, page_bytes, root, last_page, txn = _META.unpack(raw)
-    if page == 0 and magic != _MAGIC:
+    meta = unpack_meta(raw)
+    if page == 0 and meta.magic != MAGIC:
         raise StoreForeignError(
             f"{path} is not an LMDB file",
-            expected=f"magic {_MAGIC:08x}",
-            got=f"{magic:08x}",
+            expected=f"magic {MAGIC:08x}",
+            got=f"{meta.magic:08x}",
             remedy="Name another data folder, or move the file away; it is left unchanged.",
         )
-    if page_bytes < 512 or page_bytes > PAGE_MULTIPLE or page_bytes & (page_bytes - 1):
-        raise _corrupt(path, f"meta page {page} has an impossible page size", got=page_bytes)
-    return _Meta(number, flags, magic, version, map_bytes, page_bytes, root, last_page, txn)
+    if not 512 <= meta.page_bytes <= PAGE_MULTIPLE or meta.page_bytes & (meta.page_bytes - 1):
+        raise _corrupt(path, f"meta page {page} has an impossible page size", got=meta.page_bytes)
+    return meta
 
 
 def _corrupt(path: str, what: str, expected: object = None, got: object = None) -> StoreCorruptError:

@@ -19,8 +19,6 @@ from typing import Final
 
 from suffixsvc.errors import StoreError, StoreForeignError, StoreFullError, StoreLockedError
 
-__all__ = ["DATA_FILE", "FULL_ERRNOS", "FolderLock", "disk_error", "prepare_folder", "sync_folder"]
-
 DATA_FILE: Final = "data.mdb"
 _LOCK_FILE: Final = "owner.lock"
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,9 +25,7 @@ import structlog
 
 from suffixsvc.errors import StoreCorruptError, StoreForeignError
 from suffixsvc.store.files.folder import disk_error, sync_folder
-from suffixsvc.store.records.framing import CHECKSUM, append_checksum, open_record
-
-__all__ = ["JOURNAL_FILE", "META_BYTES", "MetaBeforeImage", "MetaJournal", "encode_before_image"]
+from suffixsvc.store.records.framing import Layout
 
 log = structlog.get_logger(__name__)
 
@@ -38,8 +35,8 @@ META_BYTES: Final = 152
 #: version 1 had no digest, and was never released
 _VERSION: Final = 2
 _MAGIC: Final = b"SXMJ"
-#: magic, version, state; transaction, digest; the page
-_RECORD: Final = struct.Struct(f"<4sHHQQ{META_BYTES}s")
+#: transaction, digest; the page. The flags are the state
+_RECORD: Final = Layout(_MAGIC, f"QQ{META_BYTES}s", _VERSION, flags=3)
 _CLEARED: Final = 0
 _BEGUN: Final = 1
 _FAILED: Final = 2
@@ -66,9 +63,7 @@ class MetaBeforeImage:
 
 def encode_before_image(before: MetaBeforeImage) -> bytes:
     """Return the journal record, without the zeros after it."""
-    return append_checksum(
-        _RECORD.pack(_MAGIC, _VERSION, _state_of(before), before.txn, before.tree_digest, before.raw)
-    )
+    return _RECORD.encode(before.txn, before.tree_digest, before.raw, flags=_state_of(before))
 
 
 def _state_of(before: MetaBeforeImage) -> int:
@@ -185,9 +180,7 @@ class MetaJournal:
                 remedy="Open the folder once with the release of suffixsvc that wrote it.",
             )
         try:
-            state, txn, digest, raw = open_record(
-                found[: _RECORD.size + CHECKSUM.size], _RECORD, _MAGIC, "meta journal", _VERSION
-            )
+            state, txn, digest, raw, _ = _RECORD.decode(found[: _RECORD.record_bytes], "meta journal")
         except StoreCorruptError:
             return None  # damaged: the checks of the data file decide
         return MetaBeforeImage(txn, digest, raw, state == _FAILED)

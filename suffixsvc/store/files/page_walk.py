@@ -26,10 +26,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["is_sound"]
-
-_MAGIC_VERSION: Final = b"\xde\xc0\xef\xbe\x01\0\0\0"
-_NO_PAGE: Final = 2**64 - 1
+MAGIC: Final = 0xBEEFC0DE
+DATA_VERSION: Final = 1
+META_FLAG: Final = 0x08
+#: the root of an empty tree
+NO_PAGE: Final = 2**64 - 1
 _HEADER: Final = 16
 _BRANCH, _LEAF, _OVERFLOW = 0x01, 0x02, 0x04
 _BIG, _SUBTREE = 0x01, 0x02
@@ -40,11 +41,11 @@ _MAX_DEPTH: Final = 32
 #: pages checked together
 _BLOCK: Final = 2048
 
-#: magic, version, address, map size; followed by the records of the free and the main tree
-_META: Final = struct.Struct("<IIQQ")
 #: page size or 0, flags, depth, branch pages, leaf pages, overflow pages, entries, root
 _TREE: Final = struct.Struct("<IHHQQQQQ")
-_META_TAIL: Final = struct.Struct("<QQ")
+#: page number, padding, flags, two words; magic, version, address, map size; the records of the free and the
+#: main tree; last page, transaction
+META: Final = struct.Struct("<QHHIIIQQ" + 2 * "IHHQQQQQ" + "QQ")
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
@@ -64,6 +65,32 @@ class _Tree:
     overflows: int
     entries: int
     root: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """A meta page."""
+
+    page: int
+    flags: int
+    magic: int
+    version: int
+    map_bytes: int
+    free: _Tree
+    main: _Tree
+    last_page: int
+    txn: int
+
+    @property
+    def page_bytes(self) -> int:
+        """Size of all pages."""
+        return self.free.pad
+
+
+def unpack_meta(raw: bytes) -> Meta:
+    """Return the fields of a meta page from its first ``META.size`` bytes, whatever they are."""
+    page, _, flags, _, magic, version, _, map_bytes, *trees, last_page, txn = META.unpack(raw)
+    return Meta(page, flags, magic, version, map_bytes, _Tree(*trees[:8]), _Tree(*trees[8:]), last_page, txn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +114,7 @@ def is_sound(path: str) -> bool:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _Walk(fd).check()
+        Walk(fd).check()
     except (_Unsound, struct.error):
         return False
     finally:
@@ -100,44 +127,39 @@ def _require(sound: object) -> None:
         raise _Unsound
 
 
-class _Walk:
+class Walk:
+    """The walk of one file; ``live`` has a flag for each page that a tree uses."""
+
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        head = os.pread(fd, _HEADER + _META.size + _TREE.size, 0)
-        self._page = _TREE.unpack_from(head, _HEADER + _META.size)[0]
+        self._page = unpack_meta(os.pread(fd, META.size, 0)).free.pad
         _require(self._page in (512, 1024, 2048, 4096, 8192, 16384, 32768))
-        self._free, self._main, last, self._txn = max(
-            (self._read_meta(0), self._read_meta(1)), key=lambda meta: meta[3]
-        )
-        size = os.fstat(fd).st_size
-        self._pages = last + 1
-        _require(_METAS <= self._pages <= size // self._page)
-        self._live = np.zeros(self._pages, bool)
+        metas = [unpack_meta(os.pread(fd, META.size, page * self._page)) for page in range(_METAS)]
+        for page, meta in enumerate(metas):
+            _require((meta.page, meta.flags) == (page, META_FLAG))
+            _require((meta.magic, meta.version, meta.free.pad) == (MAGIC, DATA_VERSION, self._page))
+            _require(meta.txn == 0 or meta.txn % 2 == page)
+        self._meta = max(metas, key=lambda meta: meta.txn)
+        self._pages = self._meta.last_page + 1
+        _require(_METAS <= self._pages <= os.fstat(fd).st_size // self._page)
+        self.live = np.zeros(self._pages, bool)
         self._used = 0
         self._unused = np.zeros(self._pages, bool)
 
-    def _read_meta(self, page: int) -> tuple[_Tree, _Tree, int, int]:
-        raw = os.pread(self._fd, 256, page * self._page)
-        free, main = (_Tree(*_TREE.unpack_from(raw, _HEADER + _META.size + i * _TREE.size)) for i in range(2))
-        last, txn = _META_TAIL.unpack_from(raw, _HEADER + _META.size + 2 * _TREE.size)
-        number, _, flags = struct.unpack_from("<QHH", raw)
-        _require(number == page and flags == 0x08 and raw[_HEADER : _HEADER + 8] == _MAGIC_VERSION)
-        _require(free.pad == self._page and (txn == 0 or txn % 2 == page))
-        return free, main, last, txn
-
     def check(self) -> None:
         """Walk all trees; raise _Unsound at the first fault."""
-        _require(self._free.flags == _INTEGER_KEYS and self._main.flags == 0 and self._main.pad == 0)
-        self._walk(self._free, is_free=True)
-        for record in self._walk(self._main):
+        free, main = self._meta.free, self._meta.main
+        _require(free.flags == _INTEGER_KEYS and main.flags == 0 and main.pad == 0)
+        self._walk(free, is_free=True)
+        for record in self._walk(main):
             tree = _Tree(*_TREE.unpack(record))
             _require(tree.flags == 0 and tree.pad == 0)
             _require(not self._walk(tree))
-        _require((self._live ^ self._unused)[_METAS:].all() and not (self._live & self._unused).any())
+        _require((self.live ^ self._unused)[_METAS:].all() and not (self.live & self._unused).any())
 
     def _walk(self, tree: _Tree, *, is_free: bool = False) -> list[bytes]:
         """Check a tree; return the records of its subtrees."""
-        if tree.root == _NO_PAGE:
+        if tree.root == NO_PAGE:
             _require(not (tree.depth or tree.branches or tree.leaves or tree.overflows or tree.entries))
             return []
         _require(1 <= tree.depth <= _MAX_DEPTH and tree.root < self._pages)
@@ -166,10 +188,10 @@ class _Walk:
     def _mark(self, pages: Numbers) -> None:
         """Mark pages as used; a page must not be used twice."""
         _require(len(pages) == 0 or (int(pages.min()) >= _METAS and int(pages.max()) < self._pages))
-        _require(not self._live[pages].any())
-        self._live[pages] = True
+        _require(not self.live[pages].any())
+        self.live[pages] = True
         self._used += len(pages)
-        _require(np.count_nonzero(self._live) == self._used)
+        _require(np.count_nonzero(self.live) == self._used)
 
     # ----------------------------------------------------------------------------------------------- pages
 
@@ -214,7 +236,7 @@ class _Walk:
         if is_free:
             _require((nodes.key_bytes == 8).all())
             numbers = keys.bytes.copy().view("<u8")[:, 0]
-            _require((numbers >= 1).all() and (numbers <= self._txn).all())
+            _require((numbers >= 1).all() and (numbers <= self._meta.txn).all())
             _require((numbers[1:] > numbers[:-1]).all())
             _require(not last or int(numbers[0]) > int.from_bytes(last, "little"))
         else:

@@ -3,144 +3,84 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace, validate_uuid
 from suffixsvc.errors import InvalidInputError, InvalidLabelsError, InvalidTokensError, UnknownOutputError
-from suffixsvc.store.records.output_records import Payload, content_hash
-from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, TokenArray
+from suffixsvc.store.records.framing import encode_text
+from suffixsvc.store.records.log_records import Payload, content_hash
+from suffixsvc.types import NamespaceRecord, NewOutput, TokenArray
 from suffixsvc.values import as_segment_lens
 
-__all__ = [
-    "CheckedOutput",
-    "check_namespace",
-    "check_now",
-    "check_output",
-    "check_state_name",
-    "require_same_content",
-    "reserved_uuid",
-    "unknown_output",
-]
-
 _MAX_TTL_SECONDS: Final = 2**32 - 1
-_MAX_TOKENIZER_BYTES: Final = 200
-_MAX_STATE_NAME_BYTES: Final = 200
-_MAX_SESSION_ID_BYTES: Final = 200
+#: of a tokenizer fingerprint, the name of a state, a session id
+_MAX_TEXT_BYTES: Final = 200
 _MICROSECONDS: Final = 1_000_000
 
 
-class CheckedOutput:
+@dataclass(frozen=True, slots=True)
+class CheckedOutput(NewOutput):
     """A validated copy of a NewOutput: later changes of the caller's arrays do not affect it."""
 
-    __slots__ = (
-        "content",
-        "corpus",
-        "digest",
-        "incomplete",
-        "labels",
-        "namespace",
-        "payload",
-        "prompt_tail",
-        "session_id",
-        "ttl_seconds",
-        "uuid",
-    )
-
-    def __init__(self, output: NewOutput) -> None:
-        self.namespace = validate_namespace(output.namespace)
-        tokens = _tokens(output.token_ids, "token_ids")
-        if not len(tokens):
-            raise InvalidTokensError("token_ids must hold at least one token", got=0)
-        self.payload = Payload(tokens, _segments(output.segment_lens, len(tokens)))
-        self.content = self.payload.content()
-        self.digest = content_hash(self.content)
-        self.prompt_tail = _tokens(output.prompt_tail, "prompt_tail")
-        if len(self.prompt_tail) > PROMPT_TAIL_TOKENS:
-            raise InvalidTokensError(
-                f"prompt_tail must hold at most {PROMPT_TAIL_TOKENS} tokens",
-                got=len(self.prompt_tail),
-            )
-        self.labels = validate_labels(output.labels)
-        for text in (*self.labels.keys(), *self.labels.values()):
-            if not text.isascii() and not _is_unicode(text):
-                raise InvalidLabelsError("labels must be valid Unicode without lone surrogates")
-        self.ttl_seconds = output.ttl_seconds
-        if type(self.ttl_seconds) is not int or not 0 <= self.ttl_seconds <= _MAX_TTL_SECONDS:
-            raise InvalidInputError(
-                "ttl_seconds must be an integer in 0 .. 2**32 - 1", got=repr(self.ttl_seconds)
-            )
-        self.incomplete = bool(output.incomplete)
-        self.corpus = bool(output.corpus)
-        self.uuid = validate_uuid(output.uuid) if output.uuid else b""
-        self.session_id = _session_id(output.session_id)
-
-
-def _session_id(session_id: str) -> str:
-    if not isinstance(session_id, str):
-        raise InvalidInputError("session_id must be a string", got=type(session_id).__name__)
-    if len(session_id) > _MAX_SESSION_ID_BYTES // 4:
-        size = len(session_id.encode("utf-8", "surrogatepass"))
-        if size > _MAX_SESSION_ID_BYTES:
-            raise InvalidInputError(
-                f"session_id must be at most {_MAX_SESSION_ID_BYTES} bytes",
-                got=f"{size} bytes",
-            )
-    return session_id
+    content: bytes = b""  #: :meth:`Payload.content`
+    digest: bytes = b""  #: its hash
 
 
 def check_output(output: NewOutput) -> CheckedOutput:
     """Validate and copy an output; InvalidInputError or a subclass names the first violation."""
-    return CheckedOutput(output)
-
-
-def require_same_content(output: CheckedOutput, digest: bytes, lsn: OutputId) -> None:
-    """Raise InvalidInputError unless a repeated output has the content of output ``lsn`` in the log."""
-    if digest != output.digest:
-        raise InvalidInputError(
-            "uuid must name one output",
-            expected=f"the tokens of output {lsn}, which has this uuid",
-            got="other tokens",
-            remedy="Choose another uuid for another output.",
-        )
-
-
-def reserved_uuid(uuid: bytes) -> InvalidInputError:
-    """Return the error for a uuid that the store will generate for another output."""
-    return InvalidInputError(
-        "uuid must not be one that this store generates",
-        expected="16 bytes that do not start with the id of the node",
-        got=uuid.hex(),
+    namespace = validate_namespace(output.namespace)
+    tokens = _tokens(output.token_ids, "token_ids")
+    if not len(tokens):
+        raise InvalidTokensError("token_ids must hold at least one token", got=0)
+    segment_lens = _segments(output.segment_lens, len(tokens))
+    tail = _tokens(output.prompt_tail, "prompt_tail")
+    if len(tail) > PROMPT_TAIL_TOKENS:
+        raise InvalidTokensError(f"prompt_tail must hold at most {PROMPT_TAIL_TOKENS} tokens", got=len(tail))
+    labels = validate_labels(output.labels)
+    try:
+        "".join((*labels.keys(), *labels.values())).encode()
+    except UnicodeEncodeError:
+        raise InvalidLabelsError("labels must be valid Unicode without lone surrogates") from None
+    ttl = output.ttl_seconds
+    if type(ttl) is not int or not 0 <= ttl <= _MAX_TTL_SECONDS:
+        raise InvalidInputError("ttl_seconds must be an integer in 0 .. 2**32 - 1", got=repr(ttl))
+    content = Payload(tokens, segment_lens).content()
+    return CheckedOutput(
+        namespace=namespace,
+        token_ids=tokens,
+        segment_lens=segment_lens,
+        prompt_tail=tail,
+        labels=labels,
+        incomplete=bool(output.incomplete),
+        ttl_seconds=ttl,
+        corpus=bool(output.corpus),
+        uuid=validate_uuid(output.uuid) if output.uuid else b"",
+        session_id=_text(output.session_id, "session_id"),
+        content=content,
+        digest=content_hash(content),
     )
 
 
-def check_namespace(record: NamespaceRecord) -> NamespaceRecord:
-    """Return the record; InvalidInputError if path or tokenizer fingerprint is malformed."""
+def check_namespace(record: NamespaceRecord) -> None:
+    """Raise InvalidInputError if path or tokenizer fingerprint is malformed."""
     validate_namespace(record.path)
-    tokenizer = record.tokenizer
-    if (
-        not isinstance(tokenizer, str)
-        or len(tokenizer.encode("utf-8", "surrogatepass")) > _MAX_TOKENIZER_BYTES
-    ):
-        raise InvalidInputError(
-            f"tokenizer must be a string of at most {_MAX_TOKENIZER_BYTES} bytes",
-            got=repr(tokenizer)[:80],
-        )
-    return record
+    _text(record.tokenizer, "tokenizer")
 
 
 def check_state_name(name: str) -> str:
     """Return the name of a state; InvalidInputError if it is empty or too long."""
-    if (
-        not isinstance(name, str)
-        or not 0 < len(name.encode("utf-8", "surrogatepass")) <= _MAX_STATE_NAME_BYTES
-    ):
+    return _text(name, "name of a state", 1)
+
+
+def _text(text: object, what: str, least: int = 0) -> str:
+    if not isinstance(text, str) or not least <= len(encode_text(text)) <= _MAX_TEXT_BYTES:
         raise InvalidInputError(
-            f"name of a state must be a string of 1 to {_MAX_STATE_NAME_BYTES} bytes",
-            got=repr(name)[:80],
+            f"{what} must be a string of {least} to {_MAX_TEXT_BYTES} bytes", got=repr(text)[:80]
         )
-    return name
+    return text
 
 
 def check_now(now: float) -> int:
@@ -175,11 +115,3 @@ def unknown_output(output_id: int, namespace: str | None = None) -> UnknownOutpu
     return UnknownOutputError(
         f"output {output_id} must exist{where}", remedy="It was never written, was forgotten, or has expired."
     )
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -1,1 +1,1 @@
-"""LMDB transactions of the store: environment, read and write views, scans, group commit."""
+"""Transactions of a store, wherever its log is: read and write views, operations, scans, checks."""

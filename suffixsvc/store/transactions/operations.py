@@ -6,17 +6,17 @@ import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
+
+import structlog
 
 from suffixsvc.runtime.signal_guard import new_future
-from suffixsvc.store.records.identity_records import Range
+from suffixsvc.store.records.table_records import Range
 from suffixsvc.store.records.validation import CheckedOutput
-from suffixsvc.store.transactions.identity import put_pending
-from suffixsvc.store.transactions.listeners import call_listener
 from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.types import AppendedIds, NamespaceRecord, OutputId
 
-__all__ = ["SLICE_BYTES", "SLICE_ROWS", "Operation", "Undo", "append_operation"]
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -28,6 +28,16 @@ _BULK_ROWS: Final = 32
 _BULK_BYTES: Final = 1 << 20
 #: approximate bytes of a row in addition to its content
 _ROW_BYTES: Final = 1024
+
+
+def call_listener(listener: Callable[[T], object] | None, value: T) -> None:
+    """Call the listener unless it is None; log an exception that it raises."""
+    if listener is None:
+        return
+    try:
+        listener(value)
+    except Exception:
+        log.exception("a listener of the store failed")
 
 
 class Undo:
@@ -50,26 +60,13 @@ class Undo:
         part = self._ids[-max(1, self._rows) :]
         view.undo_append(part)
         if len(part) == len(self._ids):
-            put_pending(view, self._ids[0], ())
+            view.put_pending(self._ids[0], ())
         return len(part)
 
     def advance(self, rows: int) -> bool:
         """Record that ``rows`` were deleted; whether none is left."""
         del self._ids[-rows:]
         return not self._ids
-
-
-class Slices(Protocol):
-    """An operation of several transactions. Called on the writer thread."""
-
-    def advance(self, result: Any) -> bool:
-        """Record the result of a committed slice; whether it was the last one."""
-
-    def result(self) -> Any:
-        """Return the result of the whole operation."""
-
-    def undo(self) -> Undo | None:
-        """Return the undo of the committed slices, or None."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +92,7 @@ class Operation(Generic[T]):
     frees: bool = False
     between_transactions: bool = False
     bulk: bool = False
-    slices: Slices | None = None
+    slices: AppendSlices | None = None
     on_committed: Callable[[T | None], None] | None = None
     future: Future[T] = field(default_factory=new_future)
 
@@ -126,14 +123,20 @@ def append_operation(
     outputs: Sequence[CheckedOutput],
     written_us: int,
     create: Sequence[NamespaceRecord],
-    on_committed: Callable[[list[OutputId] | None], None] | None = None,
+    on_committed: Callable[[list[OutputId] | None], None] | None,
+    *,
+    in_slices: bool,
 ) -> Operation[list[OutputId]]:
-    """Return the operation that logs outputs: one transaction, or slices of the limits above."""
+    """Return the operation that logs outputs.
+
+    Args:
+        in_slices: split it into transactions of the limits above.
+    """
     rows = len(outputs)
     size = sum(len(output.content) for output in outputs) + rows * _ROW_BYTES
     bulk = rows > _BULK_ROWS or (rows > 1 and size > _BULK_BYTES)
-    if rows > SLICE_ROWS or (rows > 1 and size > SLICE_BYTES):
-        slices = _AppendSlices(outputs, written_us, create)
+    if in_slices and (rows > SLICE_ROWS or (rows > 1 and size > SLICE_BYTES)):
+        slices = AppendSlices(outputs, written_us, create)
         return Operation(
             slices.apply, SLICE_BYTES, SLICE_ROWS, bulk=True, slices=slices, on_committed=on_committed
         )
@@ -146,11 +149,14 @@ def append_operation(
     )
 
 
-class _AppendSlices:
+class AppendSlices:
     """An append of many outputs, in slices of at least one output.
 
     Every transaction but the last updates the ``pending`` record of the rows written so far, so that the next
-    open can undo an append that a crash interrupted.
+    open can undo an append that a crash interrupted. Called on the writer thread.
+
+    Attributes:
+        ids: ids of the outputs in committed slices.
     """
 
     def __init__(
@@ -159,12 +165,13 @@ class _AppendSlices:
         self._outputs = outputs
         self._written_us = written_us
         self._create = create
-        self._ids = AppendedIds()
+        self.ids = AppendedIds()
         #: ids of the rows written, repeated outputs excluded
         self._written: list[OutputId] = []
 
     def apply(self, view: WriteView) -> AppendedIds:
-        first = len(self._ids)
+        """Log the next slice; return its ids."""
+        first = len(self.ids)
         if not first:  # for all slices before the first: a refusal must leave nothing written
             view.require_namespaces(self._outputs, self._create)
         last, size = first, 0
@@ -178,21 +185,20 @@ class _AppendSlices:
         written = self._written + _written_ids(ids)
         if last < len(self._outputs):
             if written:
-                put_pending(view, written[0], ranges_of(written))
+                view.put_pending(written[0], _ranges_of(written))
         elif self._written:
-            put_pending(view, written[0], ())
+            view.put_pending(written[0], ())
         return ids
 
     def advance(self, result: AppendedIds) -> bool:
-        self._ids.repeated += [len(self._ids) + place for place in result.repeated]
-        self._ids += result
+        """Record the result of a committed slice; whether it was the last one."""
+        self.ids.repeated += [len(self.ids) + place for place in result.repeated]
+        self.ids += result
         self._written += _written_ids(result)
-        return len(self._ids) == len(self._outputs)
-
-    def result(self) -> AppendedIds:
-        return self._ids
+        return len(self.ids) == len(self._outputs)
 
     def undo(self) -> Undo | None:
+        """Return the undo of the committed slices, or None."""
         return Undo(self._written) if self._written else None
 
 
@@ -201,7 +207,7 @@ def _written_ids(ids: AppendedIds) -> list[OutputId]:
     return [each for place, each in enumerate(ids) if place not in repeated]
 
 
-def ranges_of(ids: Sequence[OutputId]) -> list[Range]:
+def _ranges_of(ids: Sequence[OutputId]) -> list[Range]:
     """Return ascending ids as ranges."""
     ranges: list[Range] = []
     for each in ids:

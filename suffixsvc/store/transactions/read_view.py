@@ -1,55 +1,54 @@
-"""Reads of one transaction: rows, manifests, tombstones, expiry. ``write_view.py`` lists the databases."""
+"""Reads of one transaction: rows, uuids, tombstones, expiry. ``tables.py`` lists the databases."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
-import lmdb
-
-from suffixsvc.clock import ExpiryCutoff
-from suffixsvc.errors import StoreCorruptError
-from suffixsvc.store.records.identity_records import Range, decode_pending, generated_uuid
-from suffixsvc.store.records.manifest import Manifest
-from suffixsvc.store.records.manifest_records import decode_tombstone
-from suffixsvc.store.records.output_records import (
-    LogRecord,
-    decode_log,
-    decode_payload,
-    expiry_key,
-    log_key,
-    namespace_row_key,
-    outline_of,
-    payload_key,
-)
+from suffixsvc.clock import ClockReading, ExpiryCutoff
+from suffixsvc.store.records import keys, log_records, table_records
+from suffixsvc.store.records.framing import corrupt
 from suffixsvc.store.records.validation import unknown_output
-from suffixsvc.store.transactions.databases import Databases
-from suffixsvc.store.transactions.snapshot import Snapshot
-from suffixsvc.types import NewOutput, OutputId, OutputOutline, StoredOutput
-
-__all__ = ["LSN_END", "ReadView"]
+from suffixsvc.store.transactions.snapshot import Manifest, Snapshot
+from suffixsvc.store.transactions.tables import Database, Tables
+from suffixsvc.types import IncompleteOutput, NewOutput, OutputId, OutputOutline, SegmentRecord, StoredOutput
 
 _MICROSECONDS: Final = 1_000_000
-#: greater than every LSN
-LSN_END: Final = 2**64
+
+
+def index_entries(record: log_records.LogRecord) -> Iterator[tuple[Database, bytes, bytes]]:
+    """Yield (database, key, value) of each index entry of a row of the log."""
+    lsn, number = record.lsn, record.payload.namespace_id
+    yield "by_namespace", keys.namespace_row_key(number, lsn), b""
+    if record.expires_us is not None:
+        yield "expiry", keys.expiry_key(record.expires_us, lsn), b""
+    if record.has_chosen_uuid:
+        yield "uuids", keys.uuid_key(number, record.uuid), keys.log_key(lsn)
+    if record.incomplete and record.session_id:
+        yield "incomplete", keys.incomplete_key(record.session_id, lsn), b""
 
 
 class ReadView:
     """Reads of one transaction and its snapshot."""
 
-    def __init__(self, txn: lmdb.Transaction[bytes], dbs: Databases, snapshot: Snapshot) -> None:
-        self.txn = txn
-        self.dbs = dbs
+    def __init__(self, tables: Tables, snapshot: Snapshot) -> None:
+        self.tables = tables
         self.names = snapshot.names
         self.counters = snapshot.counters
         self.manifests = snapshot.manifests
         self.node_id = snapshot.node_id
 
-    def log_record(self, lsn: int) -> LogRecord | None:
+    def snapshot(self) -> Snapshot:
+        """Return the state of the view, changes of this transaction included."""
+        return Snapshot(self.names, self.counters, self.manifests, self.node_id)
+
+    def log_record(self, lsn: int) -> log_records.LogRecord | None:
         """Return a row of the log, or None; StoreCorruptError."""
-        if not 0 < lsn < LSN_END:
+        if not 0 < lsn <= keys.LAST_LSN:
             return None
-        raw = self.txn.get(log_key(lsn), db=self.dbs.log)
-        return None if raw is None else decode_log(raw, lsn)
+        raw = self.tables.get("log", keys.log_key(lsn))
+        return None if raw is None else log_records.decode_log(raw, lsn)
 
     def output(self, lsn: int) -> StoredOutput:
         """Return a row with its payload; UnknownOutputError if the log does not have it."""
@@ -58,23 +57,19 @@ class ReadView:
             raise unknown_output(lsn)
         return self.assemble(record)
 
-    def assemble(self, record: LogRecord) -> StoredOutput:
+    def assemble(self, record: log_records.LogRecord) -> StoredOutput:
         """Add payload and namespace path to a row; StoreCorruptError if one is missing or does not match."""
         row = self.names.by_id.get(record.payload.namespace_id)
-        raw = self.txn.get(payload_key(record.payload), db=self.dbs.payloads)
+        raw = self.tables.get("payloads", keys.payload_key(record.payload))
         if row is None or raw is None:
             what = "namespace" if row is None else "payload"
-            raise StoreCorruptError(
-                f"log record {record.lsn} refers to a missing {what}",
-                remedy="Restore the data folder from a backup.",
-            )
-        payload = decode_payload(raw, record.payload)
+            raise corrupt(f"log record {record.lsn} refers to a missing {what}")
+        payload = log_records.decode_payload(raw, record.payload)
         if len(payload.token_ids) != record.token_count:
-            raise StoreCorruptError(
+            raise corrupt(
                 f"log record {record.lsn} must have the token count of its payload",
-                expected=f"{record.token_count} tokens",
-                got=f"{len(payload.token_ids)} tokens",
-                remedy="Restore the data folder from a backup.",
+                f"{record.token_count} tokens",
+                f"{len(payload.token_ids)} tokens",
             )
         return StoredOutput(
             record.lsn,
@@ -88,69 +83,102 @@ class ReadView:
                 incomplete=record.incomplete,
                 ttl_seconds=record.ttl_seconds,
                 corpus=record.corpus,
-                uuid=self.uuid_of(record),
+                uuid=self._uuid_of(record),
                 session_id=record.session_id,
             ),
         )
 
-    def uuid_of(self, record: LogRecord) -> bytes:
+    def _uuid_of(self, record: log_records.LogRecord) -> bytes:
         """Return the uuid of a row; a generated one for a row of an older schema, b"" in a folder of one."""
         if record.uuid or not self.node_id:
             return record.uuid
-        return generated_uuid(self.node_id, record.lsn)
+        return keys.generated_uuid(self.node_id, record.lsn)
 
-    def lsns(self, namespace_id: int | None, after: int, upto: int, limit: int) -> list[int]:
-        """Return at most ``limit`` LSNs with after < LSN <= upto, ascending."""
-        found: list[int] = []
-        if namespace_id is None:
-            database, prefix = self.dbs.log, b""
+    def lsns(
+        self, number: int | None, first: int = 0, last: int = keys.LAST_LSN, limit: int | None = None
+    ) -> list[int]:
+        """Return at most ``limit`` LSNs of a namespace, or of all, with first <= LSN <= last, ascending."""
+        first, last = max(first, 0), min(last, keys.LAST_LSN)
+        if first > last:
+            return []
+        if number is None:
+            found = self.tables.keys("log", keys.log_key(first), keys.log_key(last))
         else:
-            database, prefix = self.dbs.by_namespace, namespace_row_key(namespace_id, 0)[:4]
-        with self.txn.cursor(db=database) as cursor:
-            positioned = cursor.set_range(prefix + log_key(after + 1))
-            while positioned and len(found) < limit:
-                key = cursor.key()
-                lsn = int.from_bytes(key[len(prefix) :], "big")
-                if not key.startswith(prefix) or lsn > upto:
-                    break
-                found.append(lsn)
-                positioned = cursor.next()
-        return found
+            found = self.tables.keys(
+                "by_namespace", keys.namespace_row_key(number, first), keys.namespace_row_key(number, last)
+            )
+        return [keys.lsn_of(key) for key in islice(found, limit)]
 
-    def outline(self, namespace_id: int, after: int, limit: int) -> list[OutputOutline]:
-        """Return at most ``limit`` rows of the namespace with LSN > ``after``, without payloads."""
+    def outline(self, number: int, first: int, limit: int) -> list[OutputOutline]:
+        """Return at most ``limit`` rows of the namespace with LSN >= ``first``, without payloads."""
         found = []
-        for lsn in self.lsns(namespace_id, after, LSN_END - 1, limit):
-            raw = self.txn.get(log_key(lsn), db=self.dbs.log)
+        for lsn in self.lsns(number, first, limit=limit):
+            raw = self.tables.get("log", keys.log_key(lsn))
             if raw is not None:
-                tokens, written_us, ttl_seconds, corpus = outline_of(raw, lsn)
+                tokens, written_us, ttl_seconds, corpus = log_records.outline_of(raw, lsn)
                 found.append(OutputOutline(lsn, written_us / _MICROSECONDS, tokens, ttl_seconds, corpus))
         return found
 
-    def manifest(self, namespace_id: int) -> Manifest:
-        """Return the manifest of a namespace; empty if it has no segment."""
-        return self.manifests.get(namespace_id, ())
+    # --- identity: the uuid of a row, and incomplete outputs of a session -------------------------------
+    #
+    # A uuid that its writer chose is in the index "uuids", so that an output sent several times is logged
+    # once. A generated one consists of node id and LSN, and needs no index. In a folder of an older schema
+    # that had no room for these databases, lookups find nothing.
 
-    def tombstones(self, namespace_id: int, first: int = 0, last: int = LSN_END - 1) -> dict[OutputId, int]:
-        """Return the tombstones with first <= LSN <= last: id -> token count of the deleted output."""
-        found: dict[OutputId, int] = {}
-        if self.dbs.tombstones is None:
-            return found
-        end = namespace_row_key(namespace_id, last)
-        with self.txn.cursor(db=self.dbs.tombstones) as cursor:
-            positioned = cursor.set_range(namespace_row_key(namespace_id, first))
-            while positioned and cursor.key() <= end:
-                output_id, tokens = decode_tombstone(cursor.value(), cursor.key())
-                found[output_id] = tokens
-                positioned = cursor.next()
+    def find(self, number: int, uuid: bytes) -> log_records.LogRecord | None:
+        """Return the row with this uuid in a namespace, or None.
+
+        Raises:
+            StoreCorruptError: the index entry does not lead to such a row.
+        """
+        if not self.node_id:
+            return None
+        lsn = keys.lsn_of_generated(uuid, self.node_id)
+        if lsn is not None:
+            record = self.log_record(lsn)
+            if record is not None and record.payload.namespace_id == number and self._uuid_of(record) == uuid:
+                return record
+        raw = self.tables.get("uuids", keys.uuid_key(number, uuid))
+        if raw is None:
+            return None
+        record = self.log_record(int.from_bytes(raw, "big"))
+        if record is None or record.uuid != uuid or record.payload.namespace_id != number:
+            raise corrupt(f"the index entry of uuid {uuid.hex()} must lead to an output with that uuid")
+        return record
+
+    def incomplete(self, session_id: str) -> list[IncompleteOutput]:
+        """Return the incomplete outputs of sessions with this id, in id order; StoreCorruptError."""
+        found: list[IncompleteOutput] = []
+        first, last = keys.incomplete_key(session_id, 0), keys.incomplete_key(session_id, keys.LAST_LSN)
+        for key in self.tables.keys("incomplete", first, last):
+            record = self.log_record(keys.lsn_of(key))
+            if record is None:
+                raise corrupt(f"an incomplete output of session {session_id} is not in the log")
+            row = self.names.by_id[record.payload.namespace_id]
+            if record.session_id == session_id and not row.deleting:
+                found.append(IncompleteOutput(record.lsn, row.path, record.uuid))
         return found
 
-    def unfinished(self) -> list[list[Range]]:
+    def unfinished(self) -> list[list[table_records.Range]]:
         """Return the LSN ranges of each unfinished append."""
-        if self.dbs.pending is None:
-            return []
-        with self.txn.cursor(db=self.dbs.pending) as cursor:
-            return [decode_pending(value, key) for key, value in cursor]
+        return [table_records.decode_pending(value, key) for key, value in self.tables.rows("pending")]
+
+    # --- manifest, expiry, clock --------------------------------------------------------------------------
+
+    def manifest(self, number: int) -> Manifest:
+        """Return the manifest of a namespace; empty if it has no segment."""
+        return self.manifests.get(number, ())
+
+    def segment_of(self, number: int, lsn: OutputId) -> SegmentRecord | None:
+        """Return the segment of a namespace whose range contains an id, or None."""
+        return next((record for record in self.manifest(number) if record.covers(lsn)), None)
+
+    def tombstones(self, number: int, first: int = 0, last: int = keys.LAST_LSN) -> dict[OutputId, int]:
+        """Return the tombstones with first <= LSN <= last: id -> token count of the deleted output."""
+        rows = self.tables.rows(
+            "tombstones", keys.namespace_row_key(number, first), keys.namespace_row_key(number, last)
+        )
+        return dict(table_records.decode_tombstone(value, key) for key, value in rows)
 
     def expired(self, cutoff: ExpiryCutoff, opened_lsn: int, limit: int) -> list[int]:
         """Return at most ``limit`` LSNs of expired rows, in order of their expiry times.
@@ -169,15 +197,17 @@ class ReadView:
 
     def _expired(self, first_us: int, last_us: int, after: int, limit: int) -> list[int]:
         """Return at most ``limit`` LSNs > ``after`` that expire in first..last (both included)."""
-        found: list[int] = []
-        with self.txn.cursor(db=self.dbs.expiry) as cursor:
-            positioned = cursor.set_range(expiry_key(first_us, 0))
-            while positioned and len(found) < limit:
-                key = cursor.key()
-                if int.from_bytes(key[:8], "big") > last_us:
-                    break
-                lsn = int.from_bytes(key[8:], "big")
-                if lsn > after:
-                    found.append(lsn)
-                positioned = cursor.next()
-        return found
+        first, last = keys.expiry_key(first_us, 0), keys.expiry_key(last_us, keys.LAST_LSN)
+        lsns = map(keys.lsn_of, self.tables.keys("expiry", first, last))
+        return list(islice((lsn for lsn in lsns if lsn > after), limit))
+
+    def clock(self) -> ClockReading | None:
+        """Return the stored reading of the clock; of a folder without one the time of its newest output.
+
+        None: there is neither record nor output.
+        """
+        raw = self.tables.get("meta", keys.CLOCK_KEY)
+        if raw is not None:
+            return table_records.decode_clock(raw)
+        newest = self.log_record(max(map(keys.lsn_of, self.tables.keys("log")), default=0))
+        return None if newest is None else ClockReading(newest.written_us, newest.written_us)

@@ -15,35 +15,53 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Final
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
-from suffixsvc.store.transactions.environment import Environment
 from suffixsvc.store.transactions.read_view import ReadView
+from suffixsvc.store.transactions.snapshot import Snapshot
 from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.types import StoredOutput
-
-__all__ = ["Scans"]
 
 _CHUNK_ROWS: Final = 256
 _CHUNK_TOKENS: Final = 1 << 20
 
 
+class Log(Protocol):
+    """An open log: its last commit, and short read transactions."""
+
+    #: the last commit
+    snapshot: Snapshot
+
+    @property
+    def commit_lock(self) -> AbstractContextManager[object]:
+        """Held while a commit and its snapshot change together."""
+
+    def require_usable(self) -> None:
+        """Raise StoreClosedError after the close."""
+
+    def read(self) -> AbstractContextManager[ReadView]:
+        """Open a short read transaction. Must not be nested, and must not yield to callers inside."""
+
+    def disk_bytes(self) -> int:
+        """Return the bytes that the log occupies."""
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Scan:
     """An active scan and the rows deleted since it began, by LSN."""
 
-    __slots__ = ("__weakref__", "deleted", "horizon", "namespace_id")
-
-    def __init__(self, namespace_id: int | None, horizon: int) -> None:
-        self.namespace_id = namespace_id
-        self.horizon = horizon
-        self.deleted: dict[int, StoredOutput] = {}
+    namespace_id: int | None
+    horizon: int
+    deleted: dict[int, StoredOutput] = field(default_factory=dict)
 
 
 class Scans:
     """The active scans of a store. An abandoned scan is removed when it is collected."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self._active: weakref.WeakSet[_Scan] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -60,10 +78,10 @@ class Scans:
 
     def scan(self, namespace_id: int | None, from_lsn: int) -> Iterator[StoredOutput]:
         """Iterate over the rows with LSN >= ``from_lsn`` of one namespace or all, as of the first step."""
-        environment = self._environment
-        environment.require_usable()
-        with environment.commit_lock:
-            scan = _Scan(namespace_id, environment.snapshot.counters.last_lsn)
+        log = self._log
+        log.require_usable()
+        with log.commit_lock:
+            scan = _Scan(namespace_id, log.snapshot.counters.last_lsn)
             with self._lock:
                 self._active.add(scan)
         at = max(from_lsn, 1) - 1
@@ -77,14 +95,13 @@ class Scans:
                         chunk.setdefault(lsn, stored)
             at = reached
             for lsn in sorted(chunk):
-                environment.require_usable()
+                log.require_usable()
                 yield chunk[lsn]
 
     def _chunk(self, scan: _Scan, after: int) -> tuple[dict[int, StoredOutput], int]:
         """Read the next rows after LSN ``after``; return them and the LSN up to which they are complete."""
-        with self._environment.read() as (txn, snapshot):
-            view = ReadView(txn, self._environment.dbs, snapshot)
-            lsns = view.lsns(scan.namespace_id, after, scan.horizon, _CHUNK_ROWS)
+        with self._log.read() as view:
+            lsns = view.lsns(scan.namespace_id, after + 1, scan.horizon, _CHUNK_ROWS)
             chunk: dict[int, StoredOutput] = {}
             tokens = 0
             for lsn in lsns:

@@ -1,78 +1,71 @@
-"""Writes of one transaction: outputs, namespaces, states, the manifest.
+"""Writes of one transaction: outputs, namespaces, states. ``tables.py`` lists the databases.
 
-    namespaces    path                  -> number, fingerprint, whether it is being deleted
-    log           LSN                   -> one occurrence, refers to a payload      (authoritative)
-    payloads      namespace, hash, slot -> token ids and segment lengths, once
-    refs          namespace, hash, slot -> number of log rows that refer to the payload
-    by_namespace  namespace, LSN        -> nothing    (index of log)
-    expiry        expiry time, LSN      -> nothing    (index of log rows with a TTL)
-    state         namespace, name       -> a blob
-    uuids         namespace, uuid       -> LSN        (index of log rows with a chosen uuid)
-    incomplete    session id, LSN       -> nothing    (index of incomplete log rows of named sessions)
-    pending       first LSN             -> rows of an unfinished append
-    segments      namespace, first LSN  -> a segment file and its range of the log
-    tombstones    namespace, LSN        -> a deleted row that a segment still holds
-    meta          "schema", "counters", "clock", "node"
-
-Views are used on the writer thread only. An operation that raises because of its arguments must do so before
-its first write; the writer relies on it.
+Views are used on one thread at a time. An operation that raises because of its arguments should do so before
+its first write: then the other operations of its transaction need not be repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import lmdb
-
 from suffixsvc.clock import ClockReading, ExpiryCutoff
-from suffixsvc.errors import StoreCorruptError, StoreError, StoreFullError, TokenizerMismatchError
-from suffixsvc.store.records import manifest as manifest_edits
-from suffixsvc.store.records.clock_record import CLOCK_KEY, encode_clock
-from suffixsvc.store.records.identity_records import encode_node
-from suffixsvc.store.records.manifest import Manifest
-from suffixsvc.store.records.manifest_records import encode_segment, encode_tombstone
-from suffixsvc.store.records.output_records import (
-    NODE_KEY,
-    SCHEMA_KEY,
-    LogRecord,
-    NamespaceRow,
-    PayloadKey,
-    decode_payload,
-    decode_refs,
-    encode_log,
-    encode_namespace,
-    encode_payload,
-    encode_refs,
-    expiry_key,
-    log_key,
-    namespace_row_key,
-    payload_key,
-)
-from suffixsvc.store.records.state_records import encode_state, state_key
+from suffixsvc.errors import InvalidInputError, StoreError, TokenizerMismatchError
+from suffixsvc.store.records import keys, log_records, table_records
+from suffixsvc.store.records.framing import corrupt, encode_text
 from suffixsvc.store.records.validation import CheckedOutput, unknown_output
-from suffixsvc.store.transactions import identity
-from suffixsvc.store.transactions.databases import Databases
-from suffixsvc.store.transactions.read_view import LSN_END
-from suffixsvc.store.transactions.row_writer import RowWriter
+from suffixsvc.store.transactions.read_view import ReadView, index_entries
 from suffixsvc.store.transactions.snapshot import Snapshot
+from suffixsvc.store.transactions.tables import Database, Tables
 from suffixsvc.types import AppendedIds, NamespaceRecord, OutputId, SegmentRecord, StoredOutput
 
-__all__ = ["WriteView"]
 
-
-class WriteView(RowWriter):
-    """Writes of one transaction.
+class WriteView(ReadView):
+    """Reads and writes of one transaction.
 
     Attributes:
+        writes: number of row writes so far; 0 means that the transaction changes nothing.
         deleted: rows that were deleted.
         undone: rows of interrupted appends that were deleted; scans do not receive them.
     """
 
-    def __init__(self, txn: lmdb.Transaction[bytes], dbs: Databases, snapshot: Snapshot) -> None:
-        super().__init__(txn, dbs, snapshot)
+    def __init__(self, tables: Tables, snapshot: Snapshot) -> None:
+        super().__init__(tables, snapshot)
+        self.writes = 0
         self.deleted: list[StoredOutput] = []
         self.undone: list[StoredOutput] = []
+
+    def put(self, database: Database, key: bytes, value: bytes) -> None:
+        """Write one row."""
+        self.writes += 1
+        self.tables.put(database, key, value)
+
+    def drop(self, database: Database, key: bytes) -> None:
+        """Delete one row."""
+        self.writes += 1
+        self.tables.drop(database, key)
+
+    def touch(self) -> None:
+        """Make the transaction commit even if it changes no row."""
+        self.writes += 1
+
+    def finish(self, reading: ClockReading | None = None) -> None:
+        """Write the counters, and a reading of the clock, if anything was written; last before the commit."""
+        if self.writes:
+            self.counters = replace(self.counters, txn=self.tables.txn)
+            if reading is not None:
+                self.tables.put("meta", keys.CLOCK_KEY, table_records.encode_clock(reading))
+            self.tables.put("meta", keys.COUNTERS_KEY, table_records.encode_counters(self.counters))
+
+    def put_schema(self, created_us: int, node_id: int) -> None:
+        """Write schema and node record: of a new folder, or of one whose new databases were just created."""
+        self.put(
+            "meta", keys.SCHEMA_KEY, table_records.encode_schema(table_records.SCHEMA_VERSION, created_us)
+        )
+        self.put("meta", keys.NODE_KEY, table_records.encode_node(node_id))
+        self.node_id = node_id
+
+    # --- namespaces and states ----------------------------------------------------------------------------
 
     def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
         """Create the namespace, or fill in its fingerprint. TokenizerMismatchError, StoreError."""
@@ -88,15 +81,29 @@ class WriteView(RowWriter):
                     remedy="Use another namespace for this model.",
                 )
             row = replace(known, tokenizer=record.tokenizer)
+        elif record.path in self.names.deleting:
+            raise StoreError(
+                f"namespace {record.path} is being deleted",
+                remedy="Try again when it is deleted; delete it again if its deletion failed.",
+            )
         else:
-            if record.path in self.names.deleting:
-                raise _being_deleted(record.path)
             number = self.counters.last_namespace_id + 1
-            row = NamespaceRow(number, record.path, record.tokenizer)
+            row = table_records.NamespaceRow(number, record.path, record.tokenizer)
             self.counters = replace(self.counters, last_namespace_id=number)
-        self.put(row.path.encode("utf-8", "surrogatepass"), encode_namespace(row), self.dbs.namespaces)
-        self.names = self.names.plus(row)
+        self.put_namespace(row)
         return NamespaceRecord(row.path, row.tokenizer)
+
+    def put_namespace(self, row: table_records.NamespaceRow) -> None:
+        """Write the row of a namespace."""
+        self.put("namespaces", encode_text(row.path), table_records.encode_namespace(row))
+        self.names = self.names.plus(row)
+
+    def put_state(self, namespace: str, name: str, value: bytes) -> None:
+        """Write a state of a namespace. UnknownNamespaceError."""
+        number = self.names.require(namespace)
+        self.put("state", keys.state_key(number, name), table_records.encode_state(number, name, value))
+
+    # --- appends ------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -114,53 +121,52 @@ class WriteView(RowWriter):
             own: first LSN that earlier transactions of the same append have written; 0 if none.
 
         Raises:
-            UnknownNamespaceError, TokenizerMismatchError, InvalidInputError, StoreError: before any write of
-                this append.
+            UnknownNamespaceError, TokenizerMismatchError, InvalidInputError, StoreError.
         """
         self.require_namespaces(outputs, create)
         for namespace in create:
             self.add_namespace(namespace)
         ids = AppendedIds()
-        before = self.counters
-        lsn, new_payloads, tokens = before.last_lsn, 0, 0
-        with self.txn.cursor(db=self.dbs.payloads) as cursor:
-            for place, output in enumerate(outputs):
-                number = self.names.require(output.namespace).namespace_id
-                there = identity.find_repeated(self, number, output, lsn, own)
-                if there is not None:
-                    ids.append(there)
-                    ids.repeated.append(place)
-                    continue
-                lsn += 1
-                key, is_new = self._intern(cursor, number, output)
-                record = LogRecord(
-                    lsn,
-                    key,
-                    len(output.payload.token_ids),
-                    written_us,
-                    output.ttl_seconds,
-                    output.incomplete,
-                    output.corpus,
-                    output.prompt_tail,
-                    output.labels,
-                    *identity.new_row_identity(self, output, lsn),
-                )
-                self.put(log_key(lsn), encode_log(record), self.dbs.log)
-                self.put(namespace_row_key(number, lsn), b"", self.dbs.by_namespace)
-                if record.expires_us is not None:
-                    self.put(expiry_key(record.expires_us, lsn), b"", self.dbs.expiry)
-                identity.add_to_indexes(self, record)
-                new_payloads += is_new
-                tokens += record.token_count
-                ids.append(lsn)
-        self.counters = replace(
-            before,
-            last_lsn=lsn,
-            outputs=before.outputs + lsn - before.last_lsn,
-            payloads=before.payloads + new_payloads,
-            tokens=before.tokens + tokens,
-        )
+        for place, output in enumerate(outputs):
+            number = self.names.require(output.namespace)
+            there = self._find_repeated(number, output, own)
+            if there is not None:
+                ids.append(there)
+                ids.repeated.append(place)
+                continue
+            lsn = self.counters.last_lsn + 1
+            key, is_new = self._intern(number, output)
+            record = log_records.LogRecord(
+                lsn,
+                key,
+                len(output.token_ids),
+                written_us,
+                output.ttl_seconds,
+                output.incomplete,
+                output.corpus,
+                output.prompt_tail,
+                dict(output.labels),
+            )
+            if self.node_id:  # not in a folder of an older schema
+                uuid = output.uuid or keys.generated_uuid(self.node_id, lsn)
+                record = replace(record, uuid=uuid, node_id=self.node_id, session_id=output.session_id)
+            self.put("log", keys.log_key(lsn), log_records.encode_log(record))
+            for database, index_key, value in index_entries(record):
+                self.put(database, index_key, value)
+            self._count(1, is_new, record.token_count, last_lsn=lsn)
+            ids.append(lsn)
         return ids
+
+    def _count(self, outputs: int, payloads: int, tokens: int, **more: int) -> None:
+        """Add to the totals."""
+        old = self.counters
+        self.counters = replace(
+            old,
+            outputs=old.outputs + outputs,
+            payloads=old.payloads + payloads,
+            tokens=old.tokens + tokens,
+            **more,
+        )
 
     def require_namespaces(self, outputs: Sequence[CheckedOutput], create: Sequence[NamespaceRecord]) -> None:
         """Raise UnknownNamespaceError unless the namespace of each output exists or is in ``create``."""
@@ -168,40 +174,83 @@ class WriteView(RowWriter):
         for path in {output.namespace for output in outputs} - created:
             self.names.require(path)
 
-    def _intern(
-        self, cursor: lmdb.Cursor[bytes], namespace_id: int, output: CheckedOutput
-    ) -> tuple[PayloadKey, bool]:
+    def _find_repeated(self, number: int, output: CheckedOutput, own: OutputId) -> OutputId | None:
+        """Return the id of the logged output with the uuid of ``output``, or None.
+
+        Args:
+            own: first LSN of the append that ``output`` belongs to; 0 if it has written no row yet.
+
+        Raises:
+            InvalidInputError: the logged output has other tokens, or the store will generate this uuid.
+            StoreError: the logged output belongs to an unfinished append, which may still be undone.
+        """
+        if not output.uuid:
+            return None
+        record = self.find(number, output.uuid)
+        if record is not None:
+            if record.payload.digest != output.digest:
+                raise InvalidInputError(
+                    "uuid must name one output",
+                    expected=f"the tokens of output {record.lsn}, which has this uuid",
+                    got="other tokens",
+                    remedy="Choose another uuid for another output.",
+                )
+            for ranges in self.unfinished():
+                if ranges[0][0] != own and any(first <= record.lsn <= last for first, last in ranges):
+                    raise StoreError(
+                        "uuid must not be one that another append is writing",
+                        got=f"output {record.lsn}, which may still be undone",
+                        remedy="Try again; nothing of this was stored.",
+                    )
+            return record.lsn
+        lsn = keys.lsn_of_generated(output.uuid, self.node_id)
+        if lsn is not None and lsn > self.counters.last_lsn:
+            raise InvalidInputError(
+                "uuid must not be one that this store generates",
+                expected="16 bytes that do not start with the id of the node",
+                got=output.uuid.hex(),
+            )
+        return None
+
+    def _intern(self, number: int, output: CheckedOutput) -> tuple[keys.PayloadKey, bool]:
         """Store the payload or add a reference to it; return (its key, whether it is new)."""
         taken: set[int] = set()
-        key = PayloadKey(namespace_id, output.digest, 0)
-        raw_key = payload_key(key)
-        prefix = raw_key[:20]
-        positioned = cursor.set_range(prefix)
-        while positioned and cursor.key().startswith(prefix):
-            raw_key = cursor.key()
-            key = PayloadKey(namespace_id, output.digest, int.from_bytes(raw_key[20:], "big"))
-            if decode_payload(cursor.value(), key).content() == output.content:
-                self.put(raw_key, encode_refs(key, self._refs(key) + 1), self.dbs.refs)
+        first, last = (
+            keys.payload_key(keys.PayloadKey(number, output.digest, slot)) for slot in (0, 2**32 - 1)
+        )
+        for raw_key, value in self.tables.rows("payloads", first, last):
+            key = keys.payload_key_of(raw_key)
+            if log_records.decode_payload(value, key).content() == output.content:
+                self.put("refs", raw_key, log_records.encode_refs(key, self._refs(key) + 1))
                 return key, False
             taken.add(key.slot)
-            positioned = cursor.next()
-        if taken:  # other contents have this hash; the lowest free slot is reused
-            slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-            key = PayloadKey(namespace_id, output.digest, slot)
-            raw_key = payload_key(key)
-        raw = encode_payload(key, len(output.payload.token_ids), output.content)
-        self.put(raw_key, raw, self.dbs.payloads)
-        self.put(raw_key, encode_refs(key, 1), self.dbs.refs)
+        # other contents can have this hash; the lowest free slot is used
+        slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+        key = keys.PayloadKey(number, output.digest, slot)
+        self.put(
+            "payloads",
+            keys.payload_key(key),
+            log_records.encode_payload(key, len(output.token_ids), output.content),
+        )
+        self.put("refs", keys.payload_key(key), log_records.encode_refs(key, 1))
         return key, True
 
-    def _refs(self, key: PayloadKey) -> int:
-        raw = self.txn.get(payload_key(key), db=self.dbs.refs)
+    def _refs(self, key: keys.PayloadKey) -> int:
+        raw = self.tables.get("refs", keys.payload_key(key))
         if raw is None:
-            raise StoreCorruptError(
-                f"payload {payload_key(key).hex()} has no reference count",
-                remedy="Restore the data folder from a backup.",
-            )
-        return decode_refs(raw, key)
+            raise corrupt(f"payload {keys.payload_key(key).hex()} has no reference count")
+        return log_records.decode_refs(raw, key)
+
+    def put_pending(self, first: OutputId, ranges: Sequence[table_records.Range]) -> None:
+        """Record the rows of an unfinished append, for the next open to delete; no ranges: it is finished."""
+        if not self.node_id or not 0 < first <= keys.LAST_LSN:  # a folder of an older schema
+            return
+        if ranges:
+            self.put("pending", keys.log_key(first), table_records.encode_pending(ranges))
+        else:
+            self.drop("pending", keys.log_key(first))
+
+    # --- deletions ----------------------------------------------------------------------------------------
 
     def delete(self, lsn: int, namespace: str | None = None) -> StoredOutput:
         """Delete a row, and its payload with the last reference to it. UnknownOutputError."""
@@ -211,28 +260,29 @@ class WriteView(RowWriter):
         stored = self.assemble(record)
         if namespace is not None and stored.output.namespace != namespace:
             raise unknown_output(lsn, namespace)
-        key, raw_key = record.payload, payload_key(record.payload)
+        key, raw_key = record.payload, keys.payload_key(record.payload)
         refs = self._refs(key)
-        self.drop(log_key(lsn), self.dbs.log)
-        self.drop(namespace_row_key(key.namespace_id, lsn), self.dbs.by_namespace)
-        if record.expires_us is not None:
-            self.drop(expiry_key(record.expires_us, lsn), self.dbs.expiry)
-        identity.remove_from_indexes(self, record)
+        self.drop("log", keys.log_key(lsn))
+        for database, index_key, _ in index_entries(record):
+            self.drop(database, index_key)
         if refs > 1:
-            self.put(raw_key, encode_refs(key, refs - 1), self.dbs.refs)
+            self.put("refs", raw_key, log_records.encode_refs(key, refs - 1))
         else:
-            self.drop(raw_key, self.dbs.payloads)
-            self.drop(raw_key, self.dbs.refs)
-        self.counters = replace(
-            self.counters,
-            outputs=self.counters.outputs - 1,
-            payloads=self.counters.payloads - (refs == 1),
-            tokens=self.counters.tokens - record.token_count,
-        )
-        if manifest_edits.find_covering(self.manifest(key.namespace_id), lsn) is not None:
-            self._put_tombstone(key.namespace_id, lsn, record.token_count)
+            self.drop("payloads", raw_key)
+            self.drop("refs", raw_key)
+        self._count(-1, -(refs == 1), -record.token_count)
+        if self.segment_of(key.namespace_id, lsn) is not None:
+            self.put_tombstone(key.namespace_id, lsn, record.token_count)
         self.deleted.append(stored)
         return stored
+
+    def put_tombstone(self, number: int, lsn: OutputId, tokens: int) -> None:
+        """Write the tombstone of a deleted output."""
+        self.put(
+            "tombstones",
+            keys.namespace_row_key(number, lsn),
+            table_records.encode_tombstone(number, lsn, tokens),
+        )
 
     def undo_append(self, lsns: Sequence[OutputId]) -> None:
         """Delete existing rows of an interrupted append into ``undone``; they were never acknowledged."""
@@ -243,13 +293,14 @@ class WriteView(RowWriter):
 
     def delete_many(self, namespace: str, lsns: Sequence[OutputId]) -> list[StoredOutput]:
         """Delete those of the rows that exist in the namespace."""
-        number = self.names.require(namespace).namespace_id
-        existing = [lsn for lsn in lsns if self._is_of(number, lsn)]
-        return [self.delete(lsn, namespace) for lsn in existing]
+        number = self.names.require(namespace)
+        return [self.delete(lsn) for lsn in lsns if self._is_of(number, lsn)]
 
     def _is_of(self, number: int, lsn: int) -> bool:
-        key = namespace_row_key(number, lsn) if 0 < lsn < LSN_END else b""
-        return bool(key) and self.txn.get(key, db=self.dbs.by_namespace) is not None
+        return (
+            0 < lsn <= keys.LAST_LSN
+            and self.tables.get("by_namespace", keys.namespace_row_key(number, lsn)) is not None
+        )
 
     def delete_expired(
         self, cutoff: ExpiryCutoff, opened_lsn: int, limit: int, tokens: int
@@ -263,91 +314,11 @@ class WriteView(RowWriter):
             tokens -= len(removed[-1].output.token_ids)
         return removed
 
-    def put_clock(self, reading: ClockReading) -> None:
-        """Write the clock record."""
-        self.put(CLOCK_KEY, encode_clock(reading), self.dbs.meta)
+    # --- the manifest, whose edits are in manifest.py -----------------------------------------------------
 
-    def put_state(self, namespace: str, name: str, value: bytes) -> None:
-        """Write a state of a namespace. UnknownNamespaceError."""
-        number = self.names.require(namespace).namespace_id
-        self.put(state_key(number, name), encode_state(number, name, value), self.dbs.state)
-
-    def upgrade(self, schema_record: bytes, node_id: int) -> None:
-        """Write the records of the current schema, whose databases were created in this transaction."""
-        self.put(SCHEMA_KEY, schema_record, self.dbs.meta)
-        self.put(NODE_KEY, encode_node(node_id), self.dbs.meta)
-        self.node_id = node_id
-
-    # --- the manifest -----------------------------------------------------------------------------
-
-    def add_segment(
-        self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]
-    ) -> SegmentRecord:
-        """Add a segment to the manifest, with tombstones of outputs deleted since it was read."""
-        number = self.names.require(namespace).namespace_id
-        done = manifest_edits.add(self.manifest(number), name, file_bytes, outputs, self._rows_in(number))
-        self._put_segment(number, done.record, done.manifest)
-        for output_id, tokens in done.deleted.items():
-            self._put_tombstone(number, output_id, tokens)
-        return done.record
-
-    def replace_segments(
-        self, namespace: str, names: Sequence[str], name: str, file_bytes: int, left_out: Collection[OutputId]
-    ) -> SegmentRecord:
-        """Replace segments by one and remove the tombstones of ``left_out``."""
-        number = self.names.require(namespace).namespace_id
-        first, last = min(left_out, default=1), max(left_out, default=0)
-        tombstones = self.tombstones(number, first, last)
-        done = manifest_edits.replace(
-            self.manifest(number), names, name, file_bytes, left_out, tombstones, self._rows_in(number)
-        )
-        for record in done.removed:
-            self.drop(namespace_row_key(number, record.first_lsn), self.manifest_db("segments"))
-        self._put_segment(number, done.record, done.manifest)
-        for output_id in done.obsolete:
-            self.drop(namespace_row_key(number, output_id), self.manifest_db("tombstones"))
-        return done.record
-
-    def drop_segments(self, namespace: str, names: Sequence[str]) -> None:
-        """Remove segments and the tombstones of their ranges."""
-        number = self.names.require(namespace).namespace_id
-        manifest = self.manifest(number)
-        removed = manifest_edits.require_named(manifest, names)
-        for record in removed:
-            self.drop(namespace_row_key(number, record.first_lsn), self.manifest_db("segments"))
-            for output_id in self.tombstones(number, record.first_lsn, record.last_lsn):
-                self.drop(namespace_row_key(number, output_id), self.manifest_db("tombstones"))
-        rest = tuple(record for record in manifest if record not in removed)
-        self.manifests = {**self.manifests, number: rest}
-
-    def _rows_in(self, number: int) -> manifest_edits.RowsIn:
-        return lambda first, last, limit: self.lsns(
-            number, first - 1, last, LSN_END if limit is None else limit
-        )
-
-    def _put_segment(self, number: int, record: SegmentRecord, manifest: Manifest) -> None:
-        key = namespace_row_key(number, record.first_lsn)
-        self.put(key, encode_segment(number, record), self.manifest_db("segments"))
-        self.manifests = {**self.manifests, number: manifest}
-
-    def _put_tombstone(self, number: int, lsn: OutputId, tokens: int) -> None:
-        raw = encode_tombstone(number, lsn, tokens)
-        self.put(namespace_row_key(number, lsn), raw, self.manifest_db("tombstones"))
-
-    def manifest_db(self, name: str) -> lmdb._Database:
-        """Return a database of the manifest; StoreFullError in an older folder that could not be upgraded."""
-        database: lmdb._Database | None = getattr(self.dbs, name)
-        if database is None:
-            raise StoreFullError(
-                "the data folder must have a manifest",
-                expected="room for one when the folder was opened",
-                remedy="Free disk space or raise Limits.max_store_bytes, and open it again.",
-            )
-        return database
-
-
-def _being_deleted(path: str) -> StoreError:
-    return StoreError(
-        f"namespace {path} is being deleted",
-        remedy="Try again when it is deleted; delete it again if its deletion failed.",
-    )
+    def set_manifest(self, number: int, records: Sequence[SegmentRecord]) -> None:
+        """Replace the manifest of a namespace in the view."""
+        manifests = {other: manifest for other, manifest in self.manifests.items() if other != number}
+        if records:
+            manifests[number] = tuple(sorted(records, key=lambda record: record.first_lsn))
+        self.manifests = manifests

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -57,7 +58,10 @@ def test_a_machine_that_slows_down_measures_the_same() -> None:
     target = Scripted()
     seen: list[tuple[int, int]] = []
     curve, samples = measure_curve(
-        target, rounds=4, clock=lambda: target.now, progress=lambda d, n: seen.append((d, n))
+        cast(LlamaTarget, target),
+        rounds=4,
+        clock=lambda: target.now,
+        progress=lambda d, n: seen.append((d, n)),
     )
     assert target.prompt == 247  # leaves room for the steps
     assert target.kept == 0
@@ -152,7 +156,7 @@ def test_a_guess_from_a_few_steps() -> None:
     """The cost of a token follows from a step of four tokens; on a machine that slows down
     it is underestimated."""
     target = Scripted()
-    curve = guessed_curve(target, clock=lambda: target.now)
+    curve = guessed_curve(cast(LlamaTarget, target), clock=lambda: target.now)
     assert target.probes < 15
     assert curve.seconds_per_step == pytest.approx(1.0, rel=0.05)
     assert curve.costs[4] == pytest.approx(3.0, rel=0.08)
@@ -163,7 +167,9 @@ def test_a_guess_from_a_few_steps() -> None:
             self.now += 1.0
 
     free = Free()
-    assert guessed_curve(free, clock=lambda: free.now).costs[11] == pytest.approx(2.0), "never for nothing"
+    assert guessed_curve(cast(LlamaTarget, free), clock=lambda: free.now).costs[11] == pytest.approx(2.0), (
+        "never for nothing"
+    )
 
 
 QUIET = {2: [1.5, 1.52, 1.48, 1.5], 3: [2.0, 2.1, 2.0, 1.9]}
@@ -212,7 +218,7 @@ def test_a_stored_curve_is_checked_by_a_few_steps_before_long_work() -> None:
     target = Changed()
     kept = CostCurve.from_seconds([0.0, 1.4, *[1.5] * 1, *[3.0] * 5, *[3.2] * 4, *[4.0] * 5])
     live = LiveCurve(kept, STORED)
-    check_curve(target, live, clock=lambda: target.now)
+    check_curve(cast(LlamaTarget, target), live, clock=lambda: target.now)
     assert target.probes == 4 * 5
     assert target.kept == 0
     now = live.expected()
@@ -266,7 +272,9 @@ def test_a_measurement_on_a_busy_machine_ends_in_time() -> None:
     """On a busy machine, the README's example measured for 400 s before its first token. The samples within
     the budget are used; widths without a step have proportional costs."""
     target = Scripted()
-    curve, samples = measure_curve(target, rounds=5, seconds=40.0, clock=lambda: target.now)
+    curve, samples = measure_curve(
+        cast(LlamaTarget, target), rounds=5, seconds=40.0, clock=lambda: target.now
+    )
     assert target.now < 50.0, "a step may end after the time is up"
     assert target.kept == 0
     assert curve.max_width == target.max_width
@@ -275,7 +283,7 @@ def test_a_measurement_on_a_busy_machine_ends_in_time() -> None:
     assert curve.costs[16] == pytest.approx(4.0, rel=0.2), "from the steps before the first round"
 
     target = Scripted()
-    curve, samples = measure_curve(target, rounds=5, seconds=4.0, clock=lambda: target.now)
+    curve, samples = measure_curve(cast(LlamaTarget, target), rounds=5, seconds=4.0, clock=lambda: target.now)
     assert target.now < 10.0
     assert curve.max_width == target.max_width
     assert samples == {}

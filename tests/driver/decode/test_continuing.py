@@ -9,23 +9,26 @@ import pytest
 
 from suffixsvc.types import Draft, DraftSource
 from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.drafts.chain import CleanDraft
 from suffixsvc_driver.drafts.events import (
     BudgetGrant,
     LayerAnswer,
     Next,
     Propose,
     QueryLayer,
-    Verified,
+    StepResult,
     Verify,
     Wait,
 )
+from suffixsvc_driver.policy.layer_value import LayerValue
 from suffixsvc_driver.settings.driver_config import DriverConfig, LayerSpec
+from suffixsvc_driver.speculation.layer_state import DraftModelState, layer_state
 from suffixsvc_driver.speculation.state_machine import GenerationStateMachine
 from support.golden_traces import decision_to_json
 from support.replica import GPU, MODEL, OTHER, SUFFIX, TWO_CORES, Replica, begin, chain, oracle, text
 
-CONTINUES = replace(MODEL, continues=True)
-CHECKS = replace(CONTINUES, seconds_per_read_token=0.00005, checks=16)
+CONTINUES = replace(MODEL, can_continue=True)
+CHECKS = replace(CONTINUES, seconds_per_read_token=0.00005, max_suggested=16)
 
 
 def four_then_model(truth: list[int]) -> Replica:
@@ -81,7 +84,7 @@ def test_the_draft_model_takes_over_where_memory_is_uncertain() -> None:
     assert isinstance(sent, Verify)
     assert sent.token_ids == (7, 8, 9, 20, 21, 22, 23)
     assert (sent.layer, sent.continued_by, sent.continued_at) == ("suffix", "model", 3)
-    driver.on(Verified((7, 8, 9, 20, 50), 4, 8))
+    driver.on(StepResult((7, 8, 9, 20, 50), 4, 8))
     assert driver.stats.layers["model"].sent.accepted == 1
 
 
@@ -196,7 +199,7 @@ def test_what_is_suggested_for_a_tree_is_its_best_path() -> None:
 
 
 def test_no_more_is_suggested_than_the_model_verifies() -> None:
-    _, query = doubted(replace(CHECKS, checks=2), [0.6, 0.97, 0.97, 0.97])
+    _, query = doubted(replace(CHECKS, max_suggested=2), [0.6, 0.97, 0.97, 0.97])
     assert query.suggested == (7, 8)
 
 
@@ -213,15 +216,13 @@ def test_common_tokens_get_the_larger_probability() -> None:
 
 def test_tokens_that_cost_no_pass_are_no_measurement() -> None:
     """Four suggested tokens and one more in a single pass take the time of one token, and of reading."""
-    driver, query = doubted(CHECKS, [0.6, 0.9, 0.9, 0.9])
-    agreed = [*query.suggested, 40]
-    answer = Draft.chain(agreed, [0.95] * len(agreed), DraftSource.DRAFT_MODEL)
-    reading = CHECKS.seconds_per_read_token * (begin(50).prompt_length + len(query.suggested))
-    assert isinstance(driver.on(LayerAnswer("model", answer, CHECKS.seconds_per_token + reading)), Verify)
-    sent = driver.on(Verified((*agreed, 41), len(agreed), len(agreed) + 1))
-    assert isinstance(sent, QueryLayer)
-    seconds = driver._queries.layers[1].token_seconds  # type: ignore[attr-defined]  # not in the public interface
-    assert seconds == pytest.approx(CHECKS.seconds_per_token)
+    layer = layer_state(CHECKS, LayerValue(0.0))
+    assert isinstance(layer, DraftModelState)
+    layer.wrote(10)
+    layer.suggested = (7, 8, 9, 10)
+    layer.answer = CleanDraft((7, 8, 9, 10, 40), (0.95,) * 5)
+    layer.measure(5, CHECKS.seconds_per_token + CHECKS.seconds_per_read_token * (10 + 4))
+    assert layer.token_seconds == pytest.approx(CHECKS.seconds_per_token)
 
 
 def test_a_continued_draft_that_was_rejected_is_not_labelled() -> None:
@@ -240,7 +241,7 @@ def test_a_continued_draft_that_was_rejected_is_not_labelled() -> None:
     assert len(verify.token_ids) == 4 + query.budget
     before = driver.calibrator.acceptance("model", 0.7)
     right = next(i for i in range(5) if i == 4 or wrong[i] != truth[i])
-    driver.on(Verified(tuple(truth[: right + 1]), right, len(verify.token_ids) + 1))
+    driver.on(StepResult(tuple(truth[: right + 1]), right, len(verify.token_ids) + 1))
     assert driver.calibrator.acceptance("model", 0.7) == before
     assert driver.stats.layers["model"].sent.accepted == 0
     assert driver.stats.layers["model"].sent.drafted == query.budget
@@ -294,7 +295,7 @@ def test_replayed_tokens_are_part_of_the_cost_and_of_the_room() -> None:
     assert isinstance(verify, Verify)
     assert len(verify.token_ids) == 15
     cost = driver.stats.cost
-    query = driver.on(Verified(tuple(truth[:6]), 5, 16, replay=6))
+    query = driver.on(StepResult(tuple(truth[:6]), 5, 16, replay=6))
     assert driver.stats.cost - cost == pytest.approx(TWO_CORES.costs[16])
     assert isinstance(query, QueryLayer)
     assert query.budget <= 16 - 6 - 1, "the curve knows no wider batch"
@@ -302,7 +303,7 @@ def test_replayed_tokens_are_part_of_the_cost_and_of_the_room() -> None:
     assert isinstance(verify, Verify)
     assert verify.token_ids == ()
     cost = driver.stats.cost
-    driver.on(Verified((truth[6],), 0, 1))
+    driver.on(StepResult((truth[6],), 0, 1))
     assert driver.stats.cost - cost == pytest.approx(TWO_CORES.costs[7])
     assert driver.stats.replayed == 6
 

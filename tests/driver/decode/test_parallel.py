@@ -19,15 +19,15 @@ from suffixsvc.errors import (
 )
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
+from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.decode.loop import generate
-from suffixsvc_driver.decode.parallel import generate_many
-from suffixsvc_driver.decode.requests import Began, Failure, Filled, Request, Stepped
-from suffixsvc_driver.drafts.events import FinishReason
+from suffixsvc_driver.decode.requests import Failure
+from suffixsvc_driver.drafts.events import FinishReason, StepResult
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.sampling.settings import GREEDY, Sampling
 from suffixsvc_driver.settings.driver_config import DriverConfig
-from suffixsvc_driver.targets import LaneStep, Verification
+from suffixsvc_driver.targets import LaneStep
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.llama.grammar import LlamaGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
@@ -35,6 +35,7 @@ from suffixsvc_driver.targets.single import LlamaTarget
 from support.exactness_parallel import check_parallel
 from support.layers import ScriptedLayer, hostile_tree_drafter
 from support.parallel_runs import CARELESS, LANES, alone, check, some_requests
+from support.recorded_runs import Began, Filled, Stepped, generate_many
 from support.targets import WIDTH_INDEPENDENT, nearly_no_flips
 from support.tiny_kinds import KINDS
 
@@ -69,8 +70,9 @@ def test_each_request_generates_what_it_generates_alone(target: ParallelLlama, s
     target.forget()
     run = generate_many(target, requests, curve=CARELESS)
     check(target, run, expected)
-    assert run.batches < sum(len(e.token_ids) for e in expected)
-    shared = [o for o in run.operations if isinstance(o, Stepped) and len(o.steps) > 1]
+    batches = [o for o in run.operations if isinstance(o, Stepped)]
+    assert len(batches) < sum(len(e.token_ids) for e in expected)
+    shared = [o for o in batches if len(o.steps) > 1]
     assert len(shared) > 5
     assert any(len(o.steps) == 3 for o in shared)
     accepted = sum(r.stats.accepted for r in run.results)
@@ -202,7 +204,7 @@ def test_common_prefixes_are_computed_once(tiny: ParallelLlama) -> None:
 
 def test_no_requests(tiny: ParallelLlama) -> None:
     run = generate_many(tiny, [])
-    assert (run.outcomes, run.operations, run.tokens, run.batches) == ((), (), 0, 0)
+    assert (run.outcomes, run.operations, run.tokens) == ((), (), 0)
 
 
 def test_contexts_that_fill_up(target: ParallelLlama) -> None:
@@ -356,5 +358,5 @@ def test_invalid_steps(tiny: ParallelLlama) -> None:
         tiny.verify_many([step(1), step(0, *range(4), parents=(-1,) * 4)])
     assert tiny.verify_many([]) == []
     first = tiny.verify_many([step(1, expected[1][0], 7), step(0, 9)])
-    assert first == [Verification(expected[1][:2], 1), Verification(expected[0][:1], 0)]
-    assert tiny.verify_many([step(0, expected[0][1])]) == [Verification(expected[0][1:], 1)]
+    assert first == [StepResult(expected[1][:2], 1), StepResult(expected[0][:1], 0)]
+    assert tiny.verify_many([step(0, expected[0][1])]) == [StepResult(expected[0][1:], 1)]

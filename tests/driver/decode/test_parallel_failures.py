@@ -17,9 +17,8 @@ from suffixsvc.errors import (
     ModelError,
 )
 from suffixsvc_driver.cost.live_curve import LiveCurve
-from suffixsvc_driver.decode.generation import Result, StepRecord
-from suffixsvc_driver.decode.parallel import generate_many
-from suffixsvc_driver.decode.requests import Failure, Request, Stepped
+from suffixsvc_driver.decode.generation import Request, Result, StepRecord
+from suffixsvc_driver.decode.requests import Failure
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.sampling.settings import GREEDY
 from suffixsvc_driver.targets.llama.context import LlamaContext, Part
@@ -27,6 +26,7 @@ from suffixsvc_driver.targets.parallel import ParallelLlama
 from support.exactness_parallel import check_parallel
 from support.layers import ScriptedLayer, chain
 from support.parallel_runs import CARELESS, LANES, alone
+from support.recorded_runs import Stepped, generate_many
 
 
 def test_a_failed_request_does_not_affect_others(tiny: ParallelLlama) -> None:

@@ -15,7 +15,7 @@ from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.decode.loop import generate
-from suffixsvc_driver.layers import ContinuingLayer
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.layers.retokenized import RetokenizedLayer
 from suffixsvc_driver.settings.driver_config import DriverConfig
@@ -101,7 +101,7 @@ def test_longer_and_shorter_tokens(tmp_path: Path, coarser: str) -> None:
         # where a pair was cut off at the end of a draft, its first letter is another token
         assert result.stats.acceptance_rate > (0.85 if coarser == "target" else 0.99)
         layer.begin(prompt, 0.0)
-        assert len(layer.draft([], 6, None)) == 6, "budgets are in the target's tokens"
+        assert len(layer.draft([], QueryLayer("x", 6))) == 6, "budgets are in the target's tokens"
         expected = layer.description.seconds_per_token * layer.fit.token_ratio
         assert layer.spec.seconds_per_token == expected
 
@@ -110,15 +110,16 @@ def test_it_continues_another_layers_draft(tmp_path: Path) -> None:
     path = write_cycle(tmp_path / "target.gguf")
     draft = write_cycle(tmp_path / "draft.gguf", PAIRS)
     with LlamaTarget(path, WIDTH_INDEPENDENT) as target, through_text(target, draft) as layer:
-        assert isinstance(layer, ContinuingLayer)
-        assert layer.spec.continues
+        assert layer.spec.can_continue
         layer.begin(list(b"abc"), 0.0)
-        continued = layer.draft([], 4, None, after=list(b"de"))
+        continued = layer.draft([], QueryLayer("x", 4, after=tuple(b"de")))
         assert bytes(continued.token_ids.tolist()) == b"fghi"
         assert set(continued.sources.tolist()) == {DraftSource.DRAFT_MODEL}
-        wrong = layer.draft([], 4, None, after=list(b"7"))
+        wrong = layer.draft([], QueryLayer("x", 4, after=tuple(b"7")))
         assert bytes(wrong.token_ids.tolist()) == b"89ab"
-        assert bytes(layer.draft(list(b"d"), 4, None).token_ids.tolist()) == b"efgh", "they never came"
+        assert bytes(layer.draft(list(b"d"), QueryLayer("x", 4)).token_ids.tolist()) == b"efgh", (
+            "they never came"
+        )
 
 
 def test_whatever_goes_wrong_is_an_empty_draft(tmp_path: Path) -> None:
@@ -127,10 +128,10 @@ def test_whatever_goes_wrong_is_an_empty_draft(tmp_path: Path) -> None:
     with LlamaTarget(path, WIDTH_INDEPENDENT) as target, through_text(target, draft) as layer:
         for prompt in ([], list(b"ab") * 600):  # nothing, and more than its context holds
             layer.begin(prompt, 0.0)
-            assert len(layer.draft([], 4, None)) == 0
+            assert len(layer.draft([], QueryLayer("x", 4))) == 0
         assert layer.session.last_error is None, "what cannot be held is not sent"
         layer.begin([*b"a", 0xE6, 0xBC], 0.0)
-        assert len(layer.draft([], 4, None)) == 0, "it does not go on as this character does"
+        assert len(layer.draft([], QueryLayer("x", 4))) == 0, "it does not go on as this character does"
         layer.begin([*b"a", 0xE6, 0xBC], 0.0)
         failing = [*b"abc", target.vocab_size + 7]
         layer.begin(failing, 0.0)
@@ -188,7 +189,7 @@ def test_a_real_model_through_text_drafts_what_it_drafts_without(real_model: Pat
             layer.begin(model.tokenize(chat), 0.0)
         drafted = 0
         for start, at in itertools.pairwise((0, 0, 1, 5, 9, 13, 20, len(written) - 1)):
-            first, second = (layer.draft(written[start:at], 6, None) for layer in (plain, through))
+            first, second = (layer.draft(written[start:at], QueryLayer("x", 6)) for layer in (plain, through))
             assert second.token_ids.tolist() == first.token_ids.tolist(), at
             assert second.probs.tolist() == first.probs.tolist(), at
             drafted += len(first)

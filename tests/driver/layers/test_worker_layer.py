@@ -9,6 +9,7 @@ import pytest
 
 from suffixsvc.types import Draft
 from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.layers.worker_layer import break_even_probability
 from suffixsvc_driver.workers.client.interface import WorkerDescription
@@ -44,7 +45,7 @@ def test_no_worker_makes_a_step_wait_for_ever() -> None:
         check_vocabulary=lambda target: described(1e300), open_session=lambda **given: session
     )
     layer = DraftModelLayer(worker, SimpleNamespace())  # type: ignore[arg-type]  # never looked at
-    assert len(layer.draft([1], 4, None)) == 0
+    assert len(layer.draft([1], QueryLayer("x", 4))) == 0
     assert waited == [10.0]
 
 

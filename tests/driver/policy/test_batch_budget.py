@@ -25,12 +25,12 @@ from suffixsvc_driver.drafts.events import (
     Next,
     Propose,
     QueryLayer,
-    Verified,
+    StepResult,
     Verify,
     Wait,
 )
 from suffixsvc_driver.policy.batch_budget import allocate_budget
-from suffixsvc_driver.policy.chain_gain import MIN_GAIN, RunningRate
+from suffixsvc_driver.policy.expected_gain import MIN_GAIN, RunningRate
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.speculation.state_machine import GenerationStateMachine
 from suffixsvc_driver.targets.slots import Placement, SlotCache
@@ -145,7 +145,7 @@ class Batched(Replica):
             assert isinstance(decision, Propose)
             self.proposals.append(decision)
             shares = allocate_budget(
-                [decision.gains], self.driver.curve, self.driver.rate, 1 + other_tokens, self.room - 1
+                [decision.gains], self.driver.curve, self.driver.rate.value, 1 + other_tokens, self.room - 1
             )
             decision = self.feed(BudgetGrant(shares.lengths[0], shares.padding, other_tokens))
             assert isinstance(decision, Verify)
@@ -256,7 +256,7 @@ def test_a_batch_may_be_filled_where_nothing_was_drafted() -> None:
     sent = driver.on(BudgetGrant(0, 2, 6))
     assert isinstance(sent, Verify)
     assert (sent.token_ids, sent.padding, sent.layer) == ((0, 0), 2, "")
-    assert driver.on(Verified((0, 4), 1, 3)) == Wait()
+    assert driver.on(StepResult((0, 4), 1, 3)) == Wait()
     assert (driver.stats.drafted, driver.stats.accepted, driver.stats.tokens) == (0, 0, 2)
 
 
@@ -269,7 +269,7 @@ def test_invalid_grants() -> None:
         Next(-1, 4),
         Next(0, 0),
         BudgetGrant(0, 0, 0),
-        Verified((1,), 0, 1),
+        StepResult((1,), 0, 1),
         LayerAnswer("suffix", chain([], 0)),
     ):
         with pytest.raises(InvalidInputError, match="waiting"):
@@ -302,14 +302,14 @@ def test_the_rate_is_common_to_all_generations() -> None:
         drafting.on(LayerAnswer("suffix", chain(truth[written : written + 4], 0.9)))
         drafting.on(BudgetGrant(4, 0, 1))
         plain.on(BudgetGrant(0, 0, 5))
-        drafting.on(Verified(tuple(truth[written : written + 5]), 4, 5))
-        plain.on(Verified((7,), 0, 1))
+        drafting.on(StepResult(tuple(truth[written : written + 5]), 4, 5))
+        plain.on(StepResult((7,), 0, 1))
         written += 5
         # two additions a batch
         tokens = (tokens * 0.99 + 5) * 0.99 + 1
         cost = (cost * 0.99 + GPU.cost(6) * 5 / 6) * 0.99 + GPU.cost(6) / 6
     assert rate.value == pytest.approx(tokens / cost)
-    assert drafting.rate == plain.rate
+    assert drafting.rate.value == plain.rate.value
 
 
 # -- lanes of prompts
@@ -321,14 +321,15 @@ def test_prompts_are_assigned_to_free_lanes() -> None:
     cache.slots[1].tokens = [1, 2, 9]
     cache.slots[2].tokens = [5]
     prompt = [1, 2, 3, 7]
-    assert cache.place(prompt) == Placement(0, 3)
-    assert cache.place(prompt, (1, 2)) == Placement(1, 3, copy_from=0)
-    assert cache.place(prompt, (0,)) == Placement(0, 3)
+    first, second, third = cache.slots
+    assert cache.place(prompt) == Placement(first, 3)
+    assert cache.place(prompt, (1, 2)) == Placement(second, 3, copy_from=first)
+    assert cache.place(prompt, (0,)) == Placement(first, 3)
     own = SlotCache(3, copies=False)
     own.slots = cache.slots
-    assert own.place(prompt, (1, 2)) == Placement(1, 2)
-    assert own.place(prompt, (2,)) == Placement(2, 0)
+    assert own.place(prompt, (1, 2)) == Placement(second, 2)
+    assert own.place(prompt, (2,)) == Placement(third, 0)
     whole = SlotCache(3, whole=True, copies=False)
     whole.slots = cache.slots
-    assert whole.place([1, 2, 9, 9], (0, 1)) == Placement(1, 3)
-    assert whole.place([1, 2, 9, 9], (0, 2)) == Placement(0, 0)
+    assert whole.place([1, 2, 9, 9], (0, 1)) == Placement(second, 3)
+    assert whole.place([1, 2, 9, 9], (0, 2)) == Placement(first, 0)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_driver.drafts.events import Begin, LayerAnswer, QueryLayer, Verified, Verify
-from suffixsvc_driver.policy.controllers import CONTENT_RANGES, make_controller
+from suffixsvc_driver.drafts.events import Begin, LayerAnswer, QueryLayer, StepResult, Verify
+from suffixsvc_driver.policy.controllers import CONTENT_RANGES, KController
 from suffixsvc_driver.settings.driver_config import Controller, DriverConfig
 from suffixsvc_driver.settings.model_class import K_TRIED, ModelClass, model_class
 from suffixsvc_driver.settings.text_kind import ContentType, content_type
@@ -40,7 +40,7 @@ def test_kinds_of_text(kind: ContentType) -> None:
 
 
 def fed(config: DriverConfig, accepted: int, steps: int = 200, content: ContentType | None = None) -> int:
-    controller = make_controller(config)
+    controller = KController(config)
     if content is not None:
         controller.set_content(content)
     for _ in range(steps):
@@ -50,7 +50,7 @@ def fed(config: DriverConfig, accepted: int, steps: int = 200, content: ContentT
 
 def test_adaptive_k_rises_falls_and_stays_between_its_bounds() -> None:
     config = DriverConfig(policy="first-match")
-    assert make_controller(config).value == 12
+    assert KController(config).value == 12
     assert fed(config, 10) == 24
     assert fed(config, 2) == 4
     assert fed(config, 7) == 12
@@ -92,7 +92,7 @@ def test_the_driver_follows_the_kind_of_text() -> None:
     driver = GenerationStateMachine(config, GPU, [SUFFIX])
     truth = text(200, seed=1)
     widths = []
-    event: Begin | Verified = Begin(10, 150, 4096, 1000, content=ContentType.PROSE)
+    event: Begin | StepResult = Begin(10, 150, 4096, 1000, content=ContentType.PROSE)
     written = 0
     while written < 100:
         query = driver.on(event)
@@ -103,7 +103,7 @@ def test_the_driver_follows_the_kind_of_text() -> None:
         n = len(verify.token_ids)
         emitted = tuple(truth[written : written + n + 1])
         written += n + 1
-        event = Verified(emitted, n, n + 1, content=ContentType.CODE if written > 30 else None)
+        event = StepResult(emitted, n, n + 1, content=ContentType.CODE if written > 30 else None)
     assert widths[0] == 8
     assert max(widths) >= 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from suffixsvc.types import Draft
-from suffixsvc_driver.drafts.events import QueryLayer, Verified
+from suffixsvc_driver.drafts.events import QueryLayer, StepResult
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.settings.driver_config import DriverConfig, LayerKind, LayerSpec
 from suffixsvc_driver.speculation.state_machine import GenerationStateMachine
@@ -54,7 +54,7 @@ def queries_of(replica: Replica, layer: str) -> list[int]:
     """Return the number of emitted tokens before each query of a layer."""
     written, at = 0, []
     for event, decision in replica.trace:
-        written += len(event.emitted) if isinstance(event, Verified) else 0
+        written += len(event.emitted) if isinstance(event, StepResult) else 0
         if isinstance(decision, QueryLayer) and decision.layer == layer:
             at.append(written)
     return at

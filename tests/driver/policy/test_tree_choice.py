@@ -22,8 +22,7 @@ from suffixsvc_driver.drafts.tree import (
     rows_of,
     walk,
 )
-from suffixsvc_driver.policy.chain_gain import Headroom, best_prefix
-from suffixsvc_driver.policy.tree_gain import best_tree, path_probs, prune
+from suffixsvc_driver.policy.expected_gain import StepParams, best_prefix, best_tree, path_probs, prune
 
 trees = st.integers(0, 9).flatmap(
     lambda n: st.tuples(*(st.integers(-1, i - 1) for i in range(n))) if n else st.just(())
@@ -42,14 +41,13 @@ def closed_subtrees(parents: tuple[int, ...], max_leaves: int) -> list[tuple[int
     return parts
 
 
-def gain_of(
-    part: tuple[int, ...], paths: list[float], curve: CostCurve, rate: float, room: Headroom
-) -> float:
+def gain_of(part: tuple[int, ...], paths: list[float], room: StepParams) -> float:
     """Return the gain of the best width that holds the subtree, by the definition."""
     if not part:
         return 0.0
     if len(part) > room.limit or 1 + len(part) > room.room:
         return -math.inf
+    curve, rate = room.curve, room.rate
     expected = sum(paths[i] for i in part)
     plain = curve.cost(1 + room.other_tokens)
     widths = range(1 + room.other_tokens + len(part), min(curve.max_width, room.room + room.other_tokens) + 1)
@@ -84,16 +82,15 @@ def test_the_best_subtree_equals_brute_force(
     other_tokens: int,
 ) -> None:
     paths = path_probs(parents, probs[: len(parents)])
-    headroom = Headroom(limit, room, other_tokens)
-    choice = best_tree(parents, paths, curve, rate, headroom, max_leaves)
-    gains = {p: gain_of(p, paths, curve, rate, headroom) for p in closed_subtrees(parents, max_leaves)}
+    step = StepParams(curve, rate, limit, room, other_tokens)
+    choice, order = best_tree(parents, paths, step, max_leaves)
+    gains = {p: gain_of(p, paths, step) for p in closed_subtrees(parents, max_leaves)}
     best = max(gains.values())
-    nodes = tuple(sorted(choice.nodes))
+    nodes = tuple(sorted(order[: choice.length]))
     assert nodes in gains, "closed under parents, and no more leaves than allowed"
     assert math.isclose(gains[nodes], choice.gain, abs_tol=1e-9)
     assert choice.gain <= best + 1e-9
-    assert all(tuple(sorted(choice.order[:n])) in gains for n in range(len(choice.order) + 1))
-    assert choice.nodes == choice.order[: len(nodes)]
+    assert all(tuple(sorted(order[:n])) in gains for n in range(len(order) + 1))
     # exact where documented
     bound = leaf_count(parents) > max_leaves
     line = all(
@@ -113,10 +110,10 @@ def test_too_many_leaves_cost_little_on_any_curve() -> None:
         parents = tuple(int(rng.integers(-1, i)) if i else -1 for i in range(n))
         paths = path_probs(parents, (rng.random(n) ** 0.4).tolist())
         curve = CostCurve((0.0, 1.0, *np.cumsum(rng.exponential(0.12, 11)) + 1.0))
-        headroom = Headroom(9, int(rng.integers(4, 12)))
+        step = StepParams(curve, 1.3, 9, int(rng.integers(4, 12)))
         leaves = int(rng.integers(1, 4))
-        reached += best_tree(parents, paths, curve, 1.3, headroom, leaves).gain
-        possible += max(gain_of(p, paths, curve, 1.3, headroom) for p in closed_subtrees(parents, leaves))
+        reached += best_tree(parents, paths, step, leaves)[0].gain
+        possible += max(gain_of(p, paths, step) for p in closed_subtrees(parents, leaves))
     print(reached / possible)
     assert 0.985 * possible <= reached <= possible + 1e-9
 
@@ -126,11 +123,11 @@ def test_too_many_leaves_cost_little_on_any_curve() -> None:
 )
 def test_a_chain_is_cut_as_chains_are(probs: list[float], curve: CostCurve, rate: float, room: int) -> None:
     parents = tuple(range(-1, len(probs) - 1))
-    headroom = Headroom(12, room)
-    chain = best_prefix(probs, curve, rate, headroom)
-    tree = best_tree(parents, path_probs(parents, probs), curve, rate, headroom, 3)
-    assert (len(tree.nodes), tree.width, tree.gain) == (chain.length, chain.width, chain.gain)
-    assert tree.nodes == tuple(range(chain.length))
+    step = StepParams(curve, rate, 12, room)
+    chain = best_prefix(probs, step)
+    tree, order = best_tree(parents, path_probs(parents, probs), step, 3)
+    assert tree == chain
+    assert order == sorted(order)
 
 
 def test_probabilities_of_siblings_sum_to_at_most_one() -> None:
@@ -143,11 +140,12 @@ def test_the_leaves_of_the_largest_gain_are_kept() -> None:
     """The most probable token has no child; its sibling begins a long text."""
     parents = (-1, -1, 1, 2, 3)
     paths = path_probs(parents, (0.5, 0.45, 1.0, 1.0, 1.0))
-    chain = best_tree(parents, paths, CostCurve.linear(0.05, 10), 1.0, Headroom(9, 10), 1)
-    assert chain.nodes == (1, 2, 3, 4)
+    step = StepParams(CostCurve.linear(0.05, 10), 1.0, 9, 10)
+    chain, order = best_tree(parents, paths, step, 1)
+    assert order[: chain.length] == [1, 2, 3, 4]
     assert prune(parents, paths, range(5), 1, 0.05) == [1, 2, 3, 4]
-    both = best_tree(parents, paths, CostCurve.linear(0.05, 10), 1.0, Headroom(9, 10), 2)
-    assert both.nodes == (0, 1, 2, 3, 4)
+    both, order = best_tree(parents, paths, step, 2)
+    assert order[: both.length] == [0, 1, 2, 3, 4]
 
 
 # -- shapes

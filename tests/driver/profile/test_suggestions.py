@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,13 +36,15 @@ class Passes:
 
     def __init__(self, engine: DraftEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        compute = engine.context._compute
+        for name in ("decode_part", "decode_each"):
+            monkeypatch.setattr(engine.context, name, self._counted(getattr(engine.context, name)))
 
-        def counted(n: int, what: str) -> None:
+    def _counted(self, compute: Callable[..., object]) -> Callable[..., object]:
+        def counted(*args: object) -> object:
             self.count += 1
-            compute(n, what)
+            return compute(*args)
 
-        monkeypatch.setattr(engine.context, "_compute", counted)
+        return counted
 
 
 def test_suggestions_change_nothing_but_the_passes(
@@ -108,7 +110,7 @@ def test_a_worker_says_whether_it_checks(
     server.start()
     with DraftWorkerClient(server.address) as client:
         layer = DraftModelLayer(client, tiny_target.model.vocabulary)
-        assert layer.spec.checks == width - 1
+        assert layer.spec.max_suggested == width - 1
         assert layer.spec.seconds_per_read_token == client.describe().seconds_per_read_token
     server.stop()
     engine.close()

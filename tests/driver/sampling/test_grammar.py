@@ -16,7 +16,7 @@ import pytest
 
 from suffixsvc.errors import GrammarError, ModelError
 from suffixsvc.types import Draft, DraftSource
-from suffixsvc_driver.drafts.chain import clean_chain
+from suffixsvc_driver.drafts.chain import valid_draft
 from suffixsvc_driver.sampling.grammar_filter import cut_forbidden
 from suffixsvc_driver.targets.llama.grammar import LlamaGrammar
 from suffixsvc_driver.targets.llama.model import LlamaModel
@@ -216,7 +216,7 @@ def test_a_chain_is_truncated() -> None:
     draft = chain([1, 2, 30, 4])
     cut, count = cut_forbidden(draft, 9, 100, only_small)
     assert (cut.token_ids.tolist(), count) == ([1, 2], 2)
-    assert clean_chain(cut, 9, 100, DraftSource.CORPUS).token_ids == (1, 2)
+    assert valid_draft(cut, 9, 100, DraftSource.CORPUS).token_ids == (1, 2)
     assert cut_forbidden(chain([1, 2]), 9, 100, only_small)[1] == 0
     assert cut_forbidden(draft, 2, 100, only_small) == (draft, 0), "tokens beyond the budget are not checked"
     assert cut_forbidden(draft, 0, 100, only_small) == (draft, 0), "nothing was queried"
@@ -239,7 +239,7 @@ def test_forbidden_nodes_are_removed_from_a_tree() -> None:
     assert cut.token_ids.tolist() == [1, 4, 5]
     assert cut.parents.tolist() == [-1, 0, 1]
     assert cut.match_lens.tolist() == [0, 2, 4]
-    assert clean_chain(cut, 9, 100, DraftSource.CORPUS).token_ids == (1, 4, 5)
+    assert valid_draft(cut, 9, 100, DraftSource.CORPUS).token_ids == (1, 4, 5)
 
 
 class Odd:
@@ -283,9 +283,9 @@ def test_no_forbidden_token_passes(model: LlamaModel, seed: int) -> None:
                 ]
             )
         budget = int(rng.integers(0, 10))
-        before = clean_chain(draft, budget, model.vocab_size, DraftSource.CORPUS)
+        before = valid_draft(draft, budget, model.vocab_size, DraftSource.CORPUS)
         cut, count = cut_forbidden(draft, budget, model.vocab_size, grammar.allowed)
-        after_cut = clean_chain(cut, budget, model.vocab_size, DraftSource.CORPUS)
+        after_cut = valid_draft(cut, budget, model.vocab_size, DraftSource.CORPUS)
         assert grammar.allowed(after_cut.token_ids) == len(after_cut), (draft, budget)
         if grammar.allowed(before.token_ids) == len(before) and kind != 1 and kind != 2:
             assert after_cut.token_ids == before.token_ids

@@ -60,7 +60,9 @@ def never_sent(target: LlamaTarget, result: Result) -> int:
     grammar = LlamaGrammar(target.model, text)
     drafted = 0
     for step in result.steps:
-        real = [t for t, p in zip(step.token_ids[1:], step.probs, strict=True) if p > 0]  # no padding
+        real = [
+            t for t, p in zip(step.token_ids[1:], step.decision.probs, strict=True) if p > 0
+        ]  # no padding
         assert grammar.allowed(real) == len(real)
         drafted += len(real)
         for token in step.emitted:

@@ -15,9 +15,10 @@ import pytest
 from suffixsvc.types import FloatArray, TokenIds
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.decode.loop import generate
+from suffixsvc_driver.drafts.events import StepResult
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling, uniform
-from suffixsvc_driver.targets import StopRule, Verification
+from suffixsvc_driver.targets import StopRule
 from suffixsvc_driver.targets.single import LlamaTarget
 from support.layers import ScriptedLayer, chain
 from support.targets import WIDTH_INDEPENDENT
@@ -192,7 +193,7 @@ class WrongTarget(LlamaTarget):
         choices: Sampling | Sampler,
         max_emit: int,
         stop: StopRule | None = None,
-    ) -> Verification:
+    ) -> StepResult:
         assert isinstance(choices, WrongSampler)
         choices.drafted = dict(zip(itertools.count(self.position + 1), drafted, strict=False))
         return super().verify(drafted, choices, max_emit, stop)

@@ -50,8 +50,8 @@ def test_bad_settings(wrong: dict[str, object], message: str) -> None:
         ({"seconds_per_token": math.inf}, "seconds_per_token"),
         ({"max_draft_tokens": 0}, "max_draft_tokens"),
         ({"seconds_per_read_token": -1.0}, "seconds_per_read_token"),
-        ({"checks": -1}, "checks"),
-        ({"checks": True}, "checks"),
+        ({"max_suggested": -1}, "max_suggested"),
+        ({"max_suggested": True}, "max_suggested"),
     ],
 )
 def test_bad_layers(wrong: dict[str, object], message: str) -> None:

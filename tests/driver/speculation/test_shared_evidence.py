@@ -55,7 +55,7 @@ class Workload:
 
 
 def written(key: str, agent: str, prompt: Sequence[int], response: Sequence[int]) -> AnsweredJob:
-    return AnsweredJob(Job("shared", key, agent, tuple(prompt), len(response)), tuple(response))
+    return AnsweredJob(Job(key, agent, tuple(prompt), len(response)), tuple(response))
 
 
 def recorded(*agents: str) -> Workload:

@@ -19,7 +19,7 @@ from suffixsvc_driver.drafts.events import (
     FinishReason,
     LayerAnswer,
     QueryLayer,
-    Verified,
+    StepResult,
     Verify,
 )
 from suffixsvc_driver.policy.calibration import Calibrator
@@ -156,7 +156,7 @@ def test_no_answer_breaks_the_state_machine(data: st.DataObject, policy: Policy,
     replica = Replica(driver, truth, answer, seconds=data.draw(st.floats(0, 0.1)))
     original = replica.verify
 
-    def verify(decision: Verify, start: Begin) -> Verified:
+    def verify(decision: Verify, start: Begin) -> StepResult:
         queried.clear()
         width = 1 + len(decision.token_ids)
         assert all(0 <= t < VOCAB for t in decision.token_ids)
@@ -293,6 +293,18 @@ def test_first_match_takes_the_first_layer_with_three_tokens() -> None:
     assert 0 in budgets[:-1]
 
 
+@pytest.mark.parametrize("k", [1, 2])
+def test_first_match_drafts_k_tokens_if_that_is_less_than_the_smallest_match(k: int) -> None:
+    """With K of 1 or 2 no draft had the three tokens of a match, and nothing was drafted."""
+    truth = text(300)
+    config = DriverConfig(policy="first-match", controller="fixed-k", k_start=k, k_min=1)
+    driver = GenerationStateMachine(config, GPU, [SUFFIX])
+    replica = Replica(driver, truth, oracle(truth, right=99))
+    replica.run(begin(100))
+    assert {len(d.token_ids) for _, d in replica.trace if isinstance(d, Verify)} <= {0, k}
+    assert driver.stats.layer("suffix").sent.accepted >= 45
+
+
 @pytest.mark.parametrize(("right", "expected"), [(99, 24), (1, 4)])
 def test_adaptive_k(right: int, expected: int) -> None:
     truth = text(4000)
@@ -317,7 +329,7 @@ def test_feedback_is_what_was_sent() -> None:
     assert queries[0].verified is None
     pairs = zip(replica.trace, replica.trace[1:], strict=False)
     for (event, decision), _ in pairs:
-        if isinstance(event, Verified) and isinstance(decision, QueryLayer):
+        if isinstance(event, StepResult) and isinstance(decision, QueryLayer):
             assert decision.verified is not None
             assert decision.verified.width == event.width
             assert decision.verified.accepted <= event.accepted
@@ -326,7 +338,7 @@ def test_feedback_is_what_was_sent() -> None:
 def test_events_out_of_order_change_nothing() -> None:
     driver = GenerationStateMachine(DriverConfig(), GPU, [SUFFIX])
     with pytest.raises(InvalidInputError, match="idle"):
-        driver.on(Verified((1,), 0, 1))
+        driver.on(StepResult((1,), 0, 1))
     with pytest.raises(LimitExceededError):
         driver.on(Begin(11, 5, 10, VOCAB))
     with pytest.raises(InvalidInputError):
@@ -340,15 +352,15 @@ def test_events_out_of_order_change_nothing() -> None:
     verify = driver.on(LayerAnswer("suffix", chain([1, 2, 3], 0.9)))
     assert isinstance(verify, Verify)
     for wrong in (
-        Verified((), 0, 4),
-        Verified((1, 2, 3, 4, 5), 3, 4),
-        Verified((9, 4), 1, 4),
-        Verified((1, 2), 1, 3),
-        Verified((1,), 9, 4),
+        StepResult((), 0, 4),
+        StepResult((1, 2, 3, 4, 5), 3, 4),
+        StepResult((9, 4), 1, 4),
+        StepResult((1, 2), 1, 3),
+        StepResult((1,), 9, 4),
     ):
         with pytest.raises(InvalidInputError, match="verifying"):
             driver.on(wrong)
-    assert isinstance(driver.on(Verified((1, 2, 4), 2, 4)), QueryLayer)
+    assert isinstance(driver.on(StepResult((1, 2, 4), 2, 4)), QueryLayer)
     assert driver.stats.tokens == 3
 
 

@@ -16,12 +16,12 @@ from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import Draft, DraftSource
 from suffixsvc_driver.cost.curve import CostCurve
-from suffixsvc_driver.drafts.chain import clean_chain, clean_tree
+from suffixsvc_driver.drafts.chain import valid_draft
 from suffixsvc_driver.drafts.events import (
     Begin,
     LayerAnswer,
     QueryLayer,
-    Verified,
+    StepResult,
     Verify,
 )
 from suffixsvc_driver.drafts.tree import leaf_count
@@ -81,7 +81,7 @@ def forked(truth: list[int]) -> Answer:
 
 def golden_case() -> tuple[GenerationStateMachine, list[int], Answer, Begin]:
     truth = [*text(70, seed=3), EOG, 1, 2, 3]
-    layers = [OTHER, SUFFIX, replace(MODEL, continues=True)]
+    layers = [OTHER, SUFFIX, replace(MODEL, can_continue=True)]
     return GenerationStateMachine(DriverConfig(), GPU, layers), truth, forked(truth), branching(begin(80))
 
 
@@ -184,7 +184,7 @@ def test_padding_follows_the_last_token() -> None:
     assert (sent.padding, sent.probs[2], sent.sources[2]) == (1, 0.0, 0)
     driver = GenerationStateMachine(DriverConfig(), curve, [SUFFIX])
     first_verify({"suffix": tree([5, 6], [-1, -1], [0.5, 0.5])}, branching(begin(), 2), curve, driver)
-    driver.on(Verified((6, 6, 9), 2, 4))
+    driver.on(StepResult((6, 6, 9), 2, 4))
     assert (driver.stats.accepted, driver.stats.drafted, driver.stats.padding) == (1, 2, 1)
 
 
@@ -197,7 +197,7 @@ def test_replaying_targets_and_first_match_draft_chains() -> None:
 
 def test_the_draft_model_continues_the_best_path() -> None:
     truth = text(200, seed=4)
-    model = replace(MODEL, continues=True)
+    model = replace(MODEL, can_continue=True)
 
     def answer(query: QueryLayer, written: list[int]) -> Draft:
         at = len(written) + len(query.after)
@@ -225,7 +225,7 @@ def test_at_most_one_sibling_is_right() -> None:
     driver = GenerationStateMachine(DriverConfig(), GPU, [SUFFIX], calibrator)
     draft = tree([5, 6, 7, 8, 9], [-1, -1, 0, 1, 1], [0.99, 0.4, 0.9, 0.6, 0.2])
     first_verify({"suffix": draft}, branching(begin()), driver=driver)
-    driver.on(Verified((6, 9, 3), 2, 6))
+    driver.on(StepResult((6, 9, 3), 2, 6))
     ratio = {
         raw_probability: calibrator.calibrate("suffix", raw_probability, 0) / raw_probability
         for raw_probability in (0.99, 0.4, 0.9, 0.6, 0.2)
@@ -240,12 +240,12 @@ def test_at_most_one_sibling_is_right() -> None:
 def test_a_path_that_was_not_sent_is_refused() -> None:
     driver = GenerationStateMachine(DriverConfig(), GPU, [SUFFIX])
     draft = tree([5, 6, 7], [-1, -1, 1], [0.5, 0.4, 0.9])
-    for wrong in (Verified((5, 7, 1), 2, 4), Verified((6, 7, 8), 3, 4), Verified((7, 6), 1, 4)):
+    for wrong in (StepResult((5, 7, 1), 2, 4), StepResult((6, 7, 8), 3, 4), StepResult((7, 6), 1, 4)):
         driver = GenerationStateMachine(DriverConfig(), GPU, [SUFFIX])
         first_verify({"suffix": draft}, branching(begin()), driver=driver)
         with pytest.raises(InvalidInputError, match="verifying"):
             driver.on(wrong)
-    assert isinstance(driver.on(Verified((6, 7, 1), 2, 4)), QueryLayer)
+    assert isinstance(driver.on(StepResult((6, 7, 1), 2, 4)), QueryLayer)
     stats = driver.stats
     assert (stats.drafted, stats.accepted, stats.tokens) == (3, 2, 3)
     assert stats.evidence["suffix"].output_tokens == 2
@@ -275,13 +275,12 @@ def test_two_true_branches_beat_the_better_chain() -> None:
 # -- invalid answers
 
 
-def test_clean_tree_keeps_the_valid_part() -> None:
+def test_a_clean_tree_keeps_the_valid_part() -> None:
     def cleaned(
         tokens: list[Any], parents: list[Any], probs: list[Any] | None = None, budget: int = 9
     ) -> Any:
-        answer = clean_tree(
-            tree(tokens, parents, probs or [0.5] * len(tokens)), budget, VOCAB, DraftSource.CORPUS
-        )
+        drafted = tree(tokens, parents, probs or [0.5] * len(tokens))
+        answer = valid_draft(drafted, budget, VOCAB, DraftSource.CORPUS, trees=True)
         return answer.token_ids, answer.parents, answer.junk
 
     assert cleaned([5, 6, 7], [-1, -1, 1]) == ((5, 6, 7), (-1, -1, 1), False)
@@ -302,8 +301,8 @@ def test_clean_tree_keeps_the_valid_part() -> None:
     assert cleaned([1] * 10_000, [-1] * 10_000) == ((1,), (), True)
 
 
-@pytest.mark.parametrize("clean", [clean_chain, clean_tree])
-def test_no_content_of_a_draft_raises(clean: Any) -> None:
+@pytest.mark.parametrize("trees", [False, True])
+def test_no_content_of_a_draft_raises(trees: bool) -> None:
     """Integers too large for a float and texts as probabilities raised OverflowError and TypeError."""
     nested = np.array([[1, 2], [3, 4]], np.int32)
     siblings = tree([1, 2], [-1, -1], [0.5, 0.5])
@@ -319,7 +318,7 @@ def test_no_content_of_a_draft_raises(clean: Any) -> None:
         replace(siblings, parents=np.array([[1], {}], object)),
         replace(siblings, sources=np.array([[1], {}], object)),
     ):
-        answer = clean(draft, 5, VOCAB, DraftSource.CORPUS)
+        answer = valid_draft(draft, 5, VOCAB, DraftSource.CORPUS, trees=trees)
         assert len(answer) <= 2
 
 
@@ -329,7 +328,7 @@ def test_no_answer_breaks_the_state_machine(seed: int, leaves: int, curve: CostC
     rng = np.random.default_rng(seed)
     truth = [*text(30, seed=seed % 5), EOG, *text(100)]
     drafter = hostile_tree_drafter(rng, truth, VOCAB)
-    layers = [LOOKUP, SUFFIX, replace(MODEL, continues=bool(seed % 2))]
+    layers = [LOOKUP, SUFFIX, replace(MODEL, can_continue=bool(seed % 2))]
 
     def answer(query: QueryLayer, written: list[int]) -> Draft | None:
         return None if rng.random() < 0.1 else drafter([*written, *query.after], query.budget)
@@ -342,7 +341,7 @@ def test_no_answer_breaks_the_state_machine(seed: int, leaves: int, curve: CostC
     )
     original = replica.verify
 
-    def verify(decision: Verify, start: Begin) -> Verified:
+    def verify(decision: Verify, start: Begin) -> StepResult:
         n = len(decision.token_ids)
         assert all(0 <= t < VOCAB for t in decision.token_ids)
         assert len(decision.sources) == len(decision.probs) == n
@@ -381,7 +380,7 @@ def test_the_suffix_layer_requests_trees() -> None:
             session = namespace.open_session([1, 2])
             layer = SuffixLayer(session, tree=wants_tree)
             layer.begin([1, 2], GPU.effective())
-            drafts[wants_tree] = layer.draft([3, 4, 5, 6], 16, None)
+            drafts[wants_tree] = layer.draft([3, 4, 5, 6], QueryLayer("x", 16))
             session.close(commit=False)
     roots = {t for t, p in zip(drafts[True].token_ids, drafts[True].parents, strict=True) if p == -1}
     assert roots == {7, 11}

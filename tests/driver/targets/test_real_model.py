@@ -12,15 +12,15 @@ import pytest
 from suffixsvc.types import Draft
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.decode.exactness import MAX_DISTANCE, Exactness, check_exactness
+from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.decode.loop import generate
-from suffixsvc_driver.decode.parallel import generate_many
-from suffixsvc_driver.decode.requests import Request
 from suffixsvc_driver.sampling.settings import GREEDY, Sampling
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_driver.targets.single import LlamaTarget
 from support.exactness_parallel import check_parallel
 from support.layers import ScriptedLayer, chain, hostile_tree_drafter
+from support.recorded_runs import generate_many
 
 pytestmark = pytest.mark.model
 

@@ -25,7 +25,7 @@ from suffixsvc_driver.targets.llama import binding as llama_binding
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.single import LlamaTarget
-from suffixsvc_models.gguf_check import check_gguf
+from suffixsvc_models.gguf_header import check_gguf
 from support.layers import ScriptedLayer, chain
 from support.targets import WIDTH_INDEPENDENT, talkative_prompt
 

@@ -20,7 +20,7 @@ from suffixsvc_driver.sampling.settings import GREEDY, Sampling
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.llama.context import LlamaContext, Part
 from suffixsvc_driver.targets.llama.model import LlamaModel
-from suffixsvc_driver.targets.rollback import CheckpointRollback, SnapshotRollback, TruncateRollback
+from suffixsvc_driver.targets.rollback import RollbackMethod
 from suffixsvc_driver.targets.single import LlamaTarget
 from support.layers import ScriptedLayer, chain, hostile_drafter
 from support.targets import WIDTH_INDEPENDENT, talkative_prompt
@@ -84,7 +84,7 @@ def test_a_longer_prompt_reuses_the_kv_of_its_prefix(target: LlamaTarget) -> Non
                 result = generate(target, text, None, [layer], 12, curve=CARELESS)
                 fresh.begin(text, fresh=True)
                 assert result.token_ids[:1] == fresh.verify((), GREEDY, 1).emitted
-                if turn and not isinstance(target.rollback, CheckpointRollback):
+                if turn and target.rollback.method is not RollbackMethod.CHECKPOINT:
                     assert result.prefill.reused >= len(text) - 12 - 8
                 text = [*text, *result.token_ids, *rng.integers(0, 256, size=5).tolist()]
             # the same beginning, another end: attention keeps it, a state does not
@@ -106,23 +106,23 @@ def test_what_steps_cost_can_be_measured(target: LlamaTarget) -> None:
 
 def test_the_way_back_is_found_by_trying(tmp_path: Path) -> None:
     expected = {
-        "llama": (TruncateRollback, True),
-        "moe": (TruncateRollback, True),
-        "gemma": (TruncateRollback, True),
-        "mamba": (CheckpointRollback, False),
+        "llama": (RollbackMethod.TRUNCATE, True),
+        "moe": (RollbackMethod.TRUNCATE, True),
+        "gemma": (RollbackMethod.TRUNCATE, True),
+        "mamba": (RollbackMethod.CHECKPOINT, False),
     }
     for kind, (rollback, anywhere) in expected.items():
         with LlamaTarget(KINDS[kind](tmp_path / f"{kind}.gguf"), WIDTH_INDEPENDENT) as target:
-            assert type(target.rollback) is rollback
+            assert target.rollback.method is rollback
             assert target.rollback.cuts_anywhere is anywhere
-            assert target.replays is (rollback is CheckpointRollback)
+            assert target.replays is (rollback is RollbackMethod.CHECKPOINT)
     path = KINDS["lfm2"](tmp_path / "lfm2.gguf")
     with LlamaTarget(path, WIDTH_INDEPENDENT) as target:
-        assert isinstance(target.rollback, SnapshotRollback)
+        assert target.rollback.method is RollbackMethod.SNAPSHOT
         assert target.context.snapshots == 32
         assert not target.rollback.cuts_anywhere
     with LlamaTarget(path, replace(WIDTH_INDEPENDENT, snapshots=False)) as target:
-        assert isinstance(target.rollback, CheckpointRollback)
+        assert target.rollback.method is RollbackMethod.CHECKPOINT
 
 
 def test_accepted_tokens_are_not_verified_twice(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_every_path_sees_the_text_and_itself_only(target: LlamaTarget) -> None:
             target.begin(text)
             for _ in range(4):
                 tokens, parents = random_tree(rng, 14, target.max_branches)
-                rows = target.propose(tokens, parents)
+                rows = target.propose([(0, tokens, parents)])[0]
                 for node in range(-1, len(tokens)):
                     path, at = [], node
                     while at >= 0:
@@ -109,7 +109,7 @@ def test_every_path_sees_the_text_and_itself_only(target: LlamaTarget) -> None:
                     assert rows[node + 1] == pytest.approx(expected, abs=3e-3)
                     assert rows[node + 1].argmax() == expected.argmax()
                 emitted = [*path, int(rng.integers(0, 250))]  # the path of the last node, and another token
-                target.commit(tokens, emitted, parents)
+                target.commit([(0, tokens, parents)], [emitted])
                 text += emitted
                 assert target.position == len(text) - 1
 
@@ -130,16 +130,16 @@ def test_bits_are_those_of_chains(target: LlamaTarget) -> None:
             while at >= 0:
                 path.insert(0, at)
                 at = parents[at]
-            rows = target.propose(tokens, parents)
+            rows = target.propose([(0, tokens, parents)])[0]
             text = [tokens[i] for i in path]
             # a token more: a batch of one is computed by another routine
-            expected = chains.propose([*text, 5])
+            expected = chains.propose([(0, (*text, 5), ())])[0]
             for i, row in enumerate([0, *(node + 1 for node in path)]):
                 if row == i:
                     assert rows[row].tobytes() == expected[i].tobytes()
                 assert rows[row] == pytest.approx(expected[i], abs=3e-3)
-            target.commit(tokens, [*text, 7], parents)
-            chains.commit([*text, 5], [*text, 7])
+            target.commit([(0, tokens, parents)], [(*text, 7)])
+            chains.commit([(0, (*text, 5), ())], [(*text, 7)])
             again += sum(node != i for i, node in enumerate(path))
     assert again > 10
 
@@ -155,21 +155,21 @@ def test_the_same_operations_give_the_same_bits(target: LlamaTarget) -> None:
         batches, seen, last = [], [], text[-1]
         for _ in range(5):
             tokens, parents = random_tree(rng, 12, target.max_branches)
-            rows = target.propose(tokens, parents)
+            rows = target.propose([(0, tokens, parents)])[0]
             path, at = [], int(rng.integers(-1, len(tokens)))
             while at >= 0:
                 path.insert(0, tokens[at])
                 at = parents[at]
             emitted = [*path, int(rng.integers(0, 250))]
-            target.commit(tokens, emitted, parents)
+            target.commit([(0, tokens, parents)], [emitted])
             batches.append((tokens, emitted, parents))
             seen.append(b"".join(row.tobytes() for row in rows))
             text += emitted
         target.begin([last], fresh=True)
         target.replay(history)
         for (tokens, emitted, parents), bits in zip(batches, seen, strict=True):
-            assert b"".join(row.tobytes() for row in target.propose(tokens, parents)) == bits
-            target.commit(tokens, emitted, parents)
+            assert b"".join(row.tobytes() for row in target.propose([(0, tokens, parents)])[0]) == bits
+            target.commit([(0, tokens, parents)], [emitted])
         text = [*text[: -3 - turn], *rng.integers(0, 256, size=6).tolist()]
         prefill = target.begin(text)
         assert prefill.reused > 0

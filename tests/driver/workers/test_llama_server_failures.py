@@ -25,6 +25,7 @@ from suffixsvc_models.vocabulary import Vocabulary
 from support.scripted_sessions import PATIENT, ask_again, until
 from support.scripted_workers import ScriptedLlama, echo
 from support.targets import talkative_prompt
+from support.worker_parts import channel_of
 
 
 def _with(reply: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], tuple[int, Any]]:
@@ -138,7 +139,7 @@ def test_an_answer_that_is_a_little_late(session: WorkerSession, script: Scripte
     script.complete = slow
     assert len(session.draft(3, 0.03)) == 0
     release.set()
-    channel = session._channel
+    channel = channel_of(session)
     assert channel is not None
     until(lambda: not channel.outstanding)
     connections = script.connections

@@ -24,7 +24,7 @@ from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.decode.loop import generate
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.settings.driver_config import DriverConfig
-from suffixsvc_driver.targets.llama.context import ContextSettings, Outputs
+from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 from suffixsvc_driver.workers.client.interface import DraftSession
@@ -33,6 +33,7 @@ from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
 from support.serving import eventually
 from support.targets import talkative_prompt
 from support.tiny_gguf import SPECIAL, byte_texts, write_tiny_llama
+from support.worker_parts import channel_of, session_ids_of, waiting_in
 
 SETTINGS = ContextSettings(
     context_size=512, slots=2, threads=1, max_width=1, flash_attention=False, kv_type="f32"
@@ -167,13 +168,13 @@ def test_a_draft_continues_another(engine: DraftEngine, client: DraftWorkerClien
         return engine.draft(DraftRequest(f"{context}", 0, context, 4)).token_ids.tolist()
 
     wanted = [expected(text + chain), expected([*text, 80, 99]), expected([*text, 80, 99, *chain])]
-    for name in list(engine._sessions):
+    for name in session_ids_of(engine):
         engine.forget(name)
     decode = engine.context.decode
 
-    def counted(tokens: Sequence[int], start: int, slot: int, outputs: Outputs) -> None:
-        read.extend([start] * (outputs is Outputs.NONE) * len(tokens))
-        decode(tokens, start, slot, outputs)
+    def counted(tokens: Sequence[int], start: int, slot: int, *, logits: bool) -> None:
+        read.extend([start] * (not logits) * len(tokens))
+        decode(tokens, start, slot, logits=logits)
 
     engine.context.decode = counted  # type: ignore[method-assign]  # a watch on what is computed
     session = client.open_session(p_min=0.0)
@@ -187,7 +188,7 @@ def test_a_draft_continues_another(engine: DraftEngine, client: DraftWorkerClien
     session.append(chain)
     assert len(session.draft(4, PATIENT)) == 4
     assert len(read) == len(text) + len(chain) - 1 + 2
-    assert engine.length(session._id) == len(text) + 2 + len(chain)
+    assert engine.length(session.session_id) == len(text) + 2 + len(chain)
     session.close()
 
 
@@ -228,7 +229,7 @@ def test_sessions_side_by_side_whatever_happens_to_them(
                 session.append(new)
                 text = text + new
                 chain = rng.choices(range(32, 127), k=rng.randrange(4))
-                channel = session._channel
+                channel = channel_of(session)
                 if channel is not None and channel.outstanding and rng.random() < 0.8:
                     channel.wait(PATIENT)  # the late answer comes before the next question, or not
                 seconds = 1e-4 if rng.random() < 0.2 else PATIENT
@@ -255,7 +256,7 @@ def test_busy_has_no_side_effects(
 ) -> None:
     """Two concurrent callers: the second is refused at once, without side effects."""
     server = DraftWorkerServer(engine, f"unix:{socket_path}")
-    assert 0.005 <= server.busy_after_seconds < 1.0
+    assert 0.005 <= server.scheduler.busy_after_seconds < 1.0
     server.start()
     gate = Gate(engine, monkeypatch)
     with DraftWorkerClient(server.address) as client, ThreadPoolExecutor(2) as threads:
@@ -266,13 +267,13 @@ def test_busy_has_no_side_effects(
         assert gate.entered.wait(PATIENT)
         assert len(second.draft(3, PATIENT)) == 0
         assert second.busy == 1
-        assert engine.length(second._id) == 0
+        assert engine.length(second.session_id) == 0
         # a request whose client prefers to wait
         patient = client.open_session(p_min=0.0, wait_seconds=PATIENT)
         patient.set_text([5])
         waiting = threads.submit(patient.draft, 3, PATIENT)
         deadline = time.monotonic() + PATIENT
-        while not server._scheduler._waiting:
+        while not waiting_in(server.scheduler):
             assert time.monotonic() < deadline
             time.sleep(0.005)
         gate.open.set()
@@ -288,7 +289,7 @@ def test_a_lost_session_gets_the_text_again(engine: DraftEngine, client: DraftWo
     session = client.open_session(p_min=0.0)
     session.set_text([80, 81, 82])
     expected = session.draft(3, PATIENT).token_ids.tolist()
-    for name in list(engine._sessions):
+    for name in session_ids_of(engine):
         engine.forget(name)
     assert len(session.draft(3, PATIENT)) == 0
     assert isinstance(session.last_error, UnknownSessionError)

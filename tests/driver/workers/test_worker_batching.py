@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from suffixsvc_driver.targets.slots import SlotCache
 from suffixsvc_driver.workers.server.batching import BatchCosts
-from suffixsvc_driver.workers.server.sequences import KvSequences
 
 
 @pytest.mark.parametrize(
@@ -29,18 +29,15 @@ def test_the_width_that_pays(seconds: dict[int, float], lanes: int, of_three: in
 
 def test_a_sequence_in_use_is_copied_not_reassigned() -> None:
     """A context with the prefix of a used sequence goes to another one, which gets a copy of its KV."""
-    sequences = KvSequences(2)
-    first = sequences.plan([1, 2, 3, 4])
-    assert first is not None
+    sequences = SlotCache(2)
+    first = sequences.place([1, 2, 3, 4])
     sequences.apply(first)
-    first.sequence.tokens.extend([1, 2, 3, 4])
-    second = sequences.plan([1, 2, 3, 9], taken=[first.sequence.index])
-    assert second is not None
-    assert (second.keep, second.copy_from) == (3, first.sequence)
-    assert second.sequence is not first.sequence
+    first.slot.tokens.extend([1, 2, 3, 4])
+    second = sequences.place([1, 2, 3, 9], [1 - first.slot.index])
+    assert (second.keep, second.copy_from) == (3, first.slot)
+    assert second.slot is not first.slot
     sequences.apply(second)
-    assert sequences.plan([1], taken=[0, 1]) is None
-    assert sequences.plan([1, 2, 3, 4, 5]).sequence is first.sequence  # type: ignore[union-attr]  # none is taken
+    assert sequences.place([1, 2, 3, 4, 5]).slot is first.slot
 
 
 def test_short_prefills_do_not_change_the_measured_cost() -> None:

@@ -18,6 +18,7 @@ from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest, Jo
 from suffixsvc_driver.workers.server.scheduler import Scheduler
 from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
 from suffixsvc_driver.workers.server.ticket import Ticket
+from support.worker_parts import sequences_of
 
 SETTINGS = ContextSettings(
     context_size=512, slots=4, threads=1, max_width=1, flash_attention=False, kv_type="f32"
@@ -110,7 +111,7 @@ def test_forgetting_all_kv_goes_on_where_one_sequence_fails(
     kept tokens whose KV the failure may have spoiled, and the next drafts were made from it."""
     for name in "abc":
         engine.draft(DraftRequest(name, 0, [ord(name), *TEXT], 3))
-    held = [each for each in engine._sequences.all if each.tokens]
+    held = [each for each in sequences_of(engine) if each.tokens]
     assert len(held) == 3
     cut: list[int] = []
 
@@ -122,7 +123,7 @@ def test_forgetting_all_kv_goes_on_where_one_sequence_fails(
     monkeypatch.setattr(engine.context, "cut", failing)
     engine.clear()
     assert [each.tokens for each in held] == [[], [], []]
-    assert sorted(cut) == [each.index for each in engine._sequences.all]
+    assert sorted(cut) == [each.index for each in sequences_of(engine)]
 
 
 def test_a_worker_says_at_its_end_how_often_it_failed(

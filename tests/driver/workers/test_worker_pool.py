@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.decode.loop import generate
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.single import LlamaTarget
@@ -24,6 +25,7 @@ from suffixsvc_models.vocabulary import Vocabulary
 from support.pool_workers import PATIENT, SOON, checked, drafting, states, until, worker
 from support.scripted_workers import scripted_llama, scripted_worker
 from support.targets import talkative_prompt
+from support.worker_parts import session_ids_of
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +140,7 @@ def test_drafts_are_empty_without_workers(folder: str, tiny_model: Path, tiny_ta
         # an agent that begins now has its layer all the same
         later = DraftModelLayer(pool, vocabulary, "later")
         assert later.spec.seconds_per_token > 0
-        assert len(later.draft([65], 4, None)) == 0
+        assert len(later.draft([65], QueryLayer("x", 4))) == 0
         layer.close()
         later.close()
 
@@ -158,7 +160,7 @@ def test_a_restart_with_another_model(
             for _ in range(5):
                 assert len(session.draft(3, PATIENT)) == 0
             assert session.unserved >= 5
-            assert stranger.length(next(iter(stranger._sessions), "")) == 0  # it was never asked
+            assert stranger.length(next(iter(session_ids_of(stranger)), "")) == 0  # it was never asked
             (status,) = pool.status()
             assert "token 90" in status.reason
         with worker(address, tiny_model):

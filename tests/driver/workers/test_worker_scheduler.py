@@ -18,6 +18,7 @@ from suffixsvc_driver.workers.server.batching import BatchCosts
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest, Job
 from suffixsvc_driver.workers.server.scheduler import Scheduler
 from suffixsvc_driver.workers.server.ticket import Ticket
+from support.worker_parts import waiting_in
 
 SLOTS = 4
 SETTINGS = ContextSettings(
@@ -193,7 +194,7 @@ def test_a_request_that_would_wait_too_long_is_refused_at_once(
     patient = scheduler.submit(ask("c", [3], 3), wait_seconds=5.0)  # its client's target is a slow one
     assert not patient.busy
     engine.costs = BatchCosts({1: 0.01}, 1e-4, 2)  # were there a second lane, it would start in 10 ms
-    scheduler._waiting.remove(patient)
+    waiting_in(scheduler).remove(patient)
     assert not scheduler.submit(ask("b", [3], 3)).busy
     leave.set()
     scheduler.wait(first)

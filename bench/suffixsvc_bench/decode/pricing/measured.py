@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from suffixsvc_bench.decode.figures import Pair, Ratio, Row
+from suffixsvc_bench.decode.figures import Ratio, Row
 from suffixsvc_bench.decode.pricing.supplied_costs import SuppliedCostRow
 from suffixsvc_bench.decode.variants.variants import Setting
 from suffixsvc_bench.report.provenance import Provenance
-
-__all__ = ["Measured"]
+from suffixsvc_bench.speculation.paired import Outcome, Pair
 
 
 @dataclass(slots=True)
@@ -59,7 +58,7 @@ class Measured:
             "threads": self.threads,
             "curve": self.curve,
             "options": self.options,
-            "rows": [row.as_dict() for row in self.rows],
+            "rows": [asdict(row) for row in self.rows],
             "forecasts": self.forecasts,
             "forecast_curves": self.forecast_curves,
             "against": {
@@ -76,14 +75,10 @@ class Measured:
 
 
 def _plain(pair: Pair) -> dict[str, Any]:
-    def outcome(which: Any) -> dict[str, Any]:
-        return {
-            "tokens": which.tokens,
+    def outcome(which: Outcome) -> dict[str, Any]:
+        counts = ("tokens", "steps", "drafted", "accepted", "by_layer")
+        return {name: getattr(which, name) for name in counts} | {
             "seconds": round(which.seconds, 5),
-            "steps": which.steps,
-            "drafted": which.drafted,
-            "accepted": which.accepted,
-            "by_layer": which.by_layer,
             "asking_seconds": round(sum(which.own_ms) / 1e3, 5),
             "deciding_seconds": round(which.deciding_seconds, 5),
         }

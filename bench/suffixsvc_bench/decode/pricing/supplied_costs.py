@@ -12,32 +12,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import InvalidCostError
-from suffixsvc.types import Draft, VerifyCost
+from suffixsvc.types import BackendNamespace, Draft, VerifyCost
 from suffixsvc_bench.decode.variants.variants import Setting
 from suffixsvc_bench.decode.workload.jobs import AnsweredJob
 from suffixsvc_bench.decode.workload.replay_target import ReplayTarget, SimulatedClock, replay_call
 from suffixsvc_bench.speculation.speculator import Speculator
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.drafts.chain import common_prefix
-from suffixsvc_driver.drafts.events import Feedback
-from suffixsvc_driver.layers import ContinuingLayer, Layer
+from suffixsvc_driver.drafts.events import QueryLayer
+from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.layers.worker_layer import break_even_probability
 from suffixsvc_driver.settings.driver_config import LayerKind
-
-__all__ = [
-    "ASSUMED",
-    "SHIPPED_COSTS",
-    "SuppliedCostRow",
-    "SuppliedCosts",
-    "read_supplied_costs",
-    "replay_at_costs",
-    "supplied_costs_heading",
-]
+from suffixsvc_driver.speculation.accounting import Stats
 
 _FORMAT: Final = "suffixsvc-prices/1"
 #: prefix of the description of costs that were not measured
@@ -106,8 +98,8 @@ def read_supplied_costs(where: str | Path) -> SuppliedCosts:
         ) from None
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise InvalidCostError(f"{path.name} must be a file of prices", expected=_FORMAT, got=str(data)[:60])
-    target = _table(data, "target", path)
-    unit = _number(target, "seconds_per_step", path)
+    target, draft, suffix = (_table(data, name, path) for name in _KEYS)
+    unit = target["seconds_per_step"]
     if unit <= 0:
         raise InvalidCostError(f"{path.name}: seconds_per_step must be above 0", got=unit)
     if "costs" in target:
@@ -116,9 +108,7 @@ def read_supplied_costs(where: str | Path) -> SuppliedCosts:
         for key in ("cost_per_token", "max_width"):
             if key not in target:
                 raise InvalidCostError(f"{path.name}: target must have costs, or {key}")
-        width = int(_number(target, "max_width", path))
-        curve = CostCurve.linear(_number(target, "cost_per_token", path), width, seconds_per_step=unit)
-    draft, suffix = _table(data, "draft_model", path), _table(data, "suffix", path)
+        curve = CostCurve.linear(target["cost_per_token"], int(target["max_width"]), seconds_per_step=unit)
     assumed = data.get("assumed", False)
     if not isinstance(assumed, bool):
         raise InvalidCostError(f"{path.name}: assumed must be true or false", got=repr(assumed)[:60])
@@ -126,11 +116,29 @@ def read_supplied_costs(where: str | Path) -> SuppliedCosts:
         path.stem,
         ASSUMED * assumed + str(data.get("about", "")),
         curve,
-        _number(draft, "seconds_per_token", path),
-        _number(draft, "seconds_per_ask", path),
-        _number(suffix, "seconds_per_ask", path),
-        _number(draft, "seconds_per_read_token", path),
+        draft["seconds_per_token"],
+        draft.get("seconds_per_ask", 0.0),
+        suffix["seconds_per_ask"],
+        draft.get("seconds_per_read_token", 0.0),
     )
+
+
+def _table(data: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """A table of the file, with known keys and numbers."""
+    found, keys = data.get(name), _KEYS[name]
+    if not isinstance(found, dict):
+        raise InvalidCostError(f"{path.name}: {name} must be a table", got=repr(found))
+    for key, value in found.items():
+        if key not in keys:
+            raise InvalidCostError(
+                f"{path.name}: keys of {name} must be known", expected=", ".join(keys), got=key
+            )
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if key != "costs" and not (number and 0 <= value < float("inf")):
+            raise InvalidCostError(f"{path.name}: {key} must be a finite number >= 0", got=repr(value))
+    if keys[0] not in found:
+        raise InvalidCostError(f"{path.name}: {name} must have {keys[0]}", got=", ".join(found) or "nothing")
+    return found
 
 
 def supplied_costs_heading(name: str, about: str) -> str:
@@ -178,58 +186,32 @@ def replay_at_costs(
             for written in calls:
                 on_call(setting.name, written.job.key)
                 results.append(replay_call(written, target, speculator, setting.config))
-        stats = [each.result.stats for each in results]
-        tokens = sum(s.tokens for s in stats)
-        accepted: dict[str, int] = {}
-        for s in stats:
-            for name, counts in s.layers.items():
-                accepted[name] = accepted.get(name, 0) + counts.sent.accepted
+        stats = Stats()
+        for each in results:
+            stats.add(each.result.stats)
         rows.append(
             SuppliedCostRow(
                 workload,
                 setting.name,
-                tokens * costs.curve.seconds_per_step / sum(each.seconds for each in results),
-                tokens / sum(s.steps for s in stats),
-                sum(s.drafted for s in stats),
-                sum(s.accepted for s in stats),
-                accepted,
+                stats.tokens * costs.curve.seconds_per_step / sum(each.seconds for each in results),
+                stats.tokens / stats.steps,
+                stats.drafted,
+                stats.accepted,
+                {name: counts.sent.accepted for name, counts in stats.layers.items()},
             )
         )
     return rows
 
 
-class _WrappedLayer:
-    """Base class of layers that delegate to another layer."""
+class _SimulatedModel:
+    """A draft model layer that waits for every answer, and whose queries advance the simulated clock.
 
-    def __init__(self, layer: Layer) -> None:
-        self._layer = layer
-        self.spec = layer.spec
+    A worker that still reads a prompt answers nothing; the query is repeated until it answers or a timeout
+    passes.
+    """
 
-    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
-        self._layer.begin(prompt_ids, cost)
-
-    def draft(
-        self,
-        new_token_ids: Sequence[int],
-        budget: int,
-        verified: Feedback | None,
-        after: Sequence[int] = (),
-        suggested: Sequence[int] = (),
-    ) -> Draft:
-        if (after or suggested) and isinstance(self._layer, ContinuingLayer):
-            return self._layer.draft(new_token_ids, budget, verified, after=after, suggested=suggested)
-        return self._layer.draft(new_token_ids, budget, verified)
-
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
-        self._layer.end(new_token_ids, verified)
-
-
-class _SimulatedModel(_WrappedLayer):
-    """A draft model whose queries advance the simulated clock."""
-
-    def __init__(self, layer: Layer, clock: SimulatedClock, costs: SuppliedCosts) -> None:
-        super().__init__(layer)
-        self._clock, self._costs = clock, costs
+    def __init__(self, layer: DraftModelLayer, clock: SimulatedClock, costs: SuppliedCosts) -> None:
+        self._layer, self._clock, self._costs = layer, clock, costs
         self._unread = 0
         self.spec = replace(
             layer.spec,
@@ -237,26 +219,30 @@ class _SimulatedModel(_WrappedLayer):
             seconds_per_token=costs.draft_token,
             seconds_per_read_token=costs.draft_read,
         )
+        self.end = layer.end
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
-        super().begin(prompt_ids, cost)
+        self._layer.begin(prompt_ids, cost)
         self._unread = len(prompt_ids)
 
-    def draft(
-        self,
-        new_token_ids: Sequence[int],
-        budget: int,
-        verified: Feedback | None,
-        after: Sequence[int] = (),
-        suggested: Sequence[int] = (),
-    ) -> Draft:
-        draft = super().draft(new_token_ids, budget, verified, after, suggested)
-        costs = self._costs
+    def draft(self, new_token_ids: Sequence[int], query: QueryLayer) -> Draft:
+        session, costs = self._layer.session, self._costs
+        until = time.monotonic() + _ANSWER_TIMEOUT_SECONDS
+        missing = session.late + session.busy
+        draft = self._layer.draft(new_token_ids, query)
+        while query.budget > 0 and not len(draft) and time.monotonic() < until:
+            if not session.reading and session.late + session.busy == missing:
+                break  # an empty draft is its answer
+            time.sleep(_PAUSE_SECONDS)
+            missing = session.late + session.busy
+            draft = self._layer.draft((), query)
         self._unread += len(new_token_ids)
-        if budget > 0:
-            agreed = common_prefix(draft.token_ids.tolist(), suggested) if self.spec.checks else 0
+        if query.budget > 0:
+            agreed = (
+                common_prefix(draft.token_ids.tolist(), query.suggested) if self.spec.max_suggested else 0
+            )
             self._clock.now += costs.draft_query + costs.draft_token * max(1, len(draft) - agreed)
-            self._clock.now += costs.draft_read * (self._unread + len(suggested))
+            self._clock.now += costs.draft_read * (self._unread + len(query.suggested))
             self._unread = 0
         return draft
 
@@ -270,83 +256,20 @@ def _simulated_model(
     if make is None or LayerKind.DRAFT_MODEL not in setting.layers:
         return None
     p_min = break_even_probability(costs.curve, costs.draft_token)
-    return lambda: _SimulatedModel(_WaitingModel(make(p_min)), clock, costs)
-
-
-class _WaitingModel(_WrappedLayer):
-    """A draft model layer that waits for every answer.
-
-    A worker that still reads a prompt answers nothing; the query is repeated until it answers or a timeout
-    passes.
-    """
-
-    def __init__(self, layer: DraftModelLayer) -> None:
-        super().__init__(layer)
-        self._session = layer.session
-
-    def draft(
-        self,
-        new_token_ids: Sequence[int],
-        budget: int,
-        verified: Feedback | None,
-        after: Sequence[int] = (),
-        suggested: Sequence[int] = (),
-    ) -> Draft:
-        until = time.monotonic() + _ANSWER_TIMEOUT_SECONDS
-        before = self._missing_answers()
-        draft = super().draft(new_token_ids, budget, verified, after, suggested)
-        while budget > 0 and not len(draft.token_ids) and time.monotonic() < until:
-            if not self._session.reading and self._missing_answers() == before:
-                break  # an empty draft is its answer
-            time.sleep(_PAUSE_SECONDS)
-            before = self._missing_answers()
-            draft = super().draft((), budget, verified, after, suggested)
-        return draft
-
-    def _missing_answers(self) -> int:
-        return self._session.late + self._session.busy
+    return lambda: _SimulatedModel(make(p_min), clock, costs)
 
 
 class _SimulatedNamespace:
     """A namespace whose sessions add the duration of a query to the clock at each step."""
 
-    def __init__(self, namespace: Any, clock: SimulatedClock, per_ask: float) -> None:
+    def __init__(self, namespace: BackendNamespace, clock: SimulatedClock, per_ask: float) -> None:
         self._namespace, self._clock, self._per_ask = namespace, clock, per_ask
 
     def open_session(self, *args: Any, **more: Any) -> Any:
-        return _PricedSession(self._namespace.open_session(*args, **more), self._clock, self._per_ask)
+        session = self._namespace.open_session(*args, **more)
 
+        def step(*args: Any, **more: Any) -> Draft:
+            self._clock.now += self._per_ask
+            return session.step(*args, **more)
 
-class _PricedSession:
-    def __init__(self, session: Any, clock: SimulatedClock, per_ask: float) -> None:
-        self._session, self._clock, self._per_ask = session, clock, per_ask
-
-    def step(self, *args: Any, **more: Any) -> Draft:
-        self._clock.now += self._per_ask
-        draft: Draft = self._session.step(*args, **more)
-        return draft
-
-    def close(self, commit: bool = True) -> object:
-        return self._session.close(commit=commit)
-
-
-def _table(data: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
-    found = data.get(name)
-    if not isinstance(found, dict):
-        raise InvalidCostError(f"{path.name}: {name} must be a table", got=repr(found))
-    keys = _KEYS[name]
-    for key in found:
-        if key not in keys:
-            raise InvalidCostError(
-                f"{path.name}: keys of {name} must be known", expected=", ".join(keys), got=key
-            )
-    if keys[0] not in found:
-        raise InvalidCostError(f"{path.name}: {name} must have {keys[0]}", got=", ".join(found) or "nothing")
-    return found
-
-
-def _number(data: dict[str, Any], name: str, path: Path) -> float:
-    value = data.get(name, 0.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise InvalidCostError(f"{path.name}: {name} must be a finite number >= 0", got=repr(value))
-    return float(value)
+        return SimpleNamespace(step=step, close=session.close)

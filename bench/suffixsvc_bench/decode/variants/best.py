@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suffixsvc_bench.decode.figures import Pair, ratio_against, ratio_of
+from suffixsvc_bench.decode.figures import ratio_against, ratio_of
 from suffixsvc_bench.decode.variants.variants import Setting
 from suffixsvc_bench.report.statistics import geometric_mean
 from suffixsvc_bench.speculation.model_fixture import FixtureOptions
+from suffixsvc_bench.speculation.paired import Pair
 from suffixsvc_driver.profile.settings_file import (
     DraftModelSettings,
     LayerSettings,
@@ -18,8 +19,6 @@ from suffixsvc_driver.profile.settings_file import (
     write_settings,
 )
 from suffixsvc_driver.settings.driver_config import LayerKind
-
-__all__ = ["Best", "best_of", "write_best"]
 
 
 @dataclass(frozen=True, slots=True)

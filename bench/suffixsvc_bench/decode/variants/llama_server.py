@@ -12,9 +12,8 @@ from typing import Any, Final
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.runtime.child_process import ChildProcesses
 from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job
-from suffixsvc_bench.decode.workload.outcome import Outcome
-
-__all__ = ["MODES", "ServerVariant", "start_servers"]
+from suffixsvc_bench.speculation.model_fixture import FixtureOptions
+from suffixsvc_bench.speculation.paired import Outcome
 
 #: mode -> additional options of the server
 MODES: Final[Mapping[str, Sequence[str]]] = {
@@ -32,55 +31,36 @@ _START_SECONDS: Final = 180.0
 _ANSWER_SECONDS: Final = 600.0
 
 
-class PromptFiles:
-    """KV caches of prompts, computed by one server and read by the others: llama-server's saved slots.
-
-    Args:
-        folder: slot folder of every server that shares these files.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._names: dict[tuple[int, ...], str] = {}
-
-    def name(self, prompt_ids: Sequence[int]) -> str | None:
-        """Name of the file with the prompt; None if there is none."""
-        return self._names.get(tuple(prompt_ids))
-
-    def add(self, prompt_ids: Sequence[int]) -> str:
-        """Name of the file to save the prompt to."""
-        return self._names.setdefault(tuple(prompt_ids), f"{len(self._names)}.slot")
-
-    def clear(self) -> None:
-        """Forget all prompts and remove their files."""
-        for name in self._names.values():
-            (self.folder / name).unlink(missing_ok=True)
-        self._names.clear()
-
-
 class ServerVariant:
     """One mode of llama-server, restarted for every round: only a new process forgets earlier requests.
 
     Args:
         command: the command line without the port.
         children: owner of the processes.
-        prompts: shared by all servers of a run.
+        slots: folder of the KV caches of prompts, computed by one server and read by the others.
+        saved: names of the files there, by prompt; shared by all servers of a run.
 
     Raises:
         ServiceUnavailableError: the server does not start.
     """
 
     def __init__(
-        self, mode: str, command: Sequence[str], children: ChildProcesses, prompts: PromptFiles
+        self,
+        mode: str,
+        command: Sequence[str],
+        children: ChildProcesses,
+        slots: Path,
+        saved: dict[tuple[int, ...], str],
     ) -> None:
         self.name = f"llama-server {mode}"
-        self._command, self._children, self._prompts = command, children, prompts
+        self._command = [*command, "--slot-save-path", f"{slots}/"]
+        self._children, self._slots, self._saved = children, slots, saved
         self._workload = ""
         self._start()
 
     def _start(self) -> None:
         self._port = _free_port()
-        line = [*self._command, "--port", str(self._port), "--slot-save-path", f"{self._prompts.folder}/"]
+        line = [*self._command, "--port", str(self._port)]
         self._child = self._children.start_program(self.name, line, self.healthy, _START_SECONDS)
         self._used = False
 
@@ -93,7 +73,9 @@ class ServerVariant:
             self._child.stop()
             self._start()
         if workload != self._workload:
-            self._prompts.clear()
+            for name in self._saved.values():
+                (self._slots / name).unlink(missing_ok=True)
+            self._saved.clear()
         self._workload = workload
         for token_ids in dict.fromkeys(answered.token_ids for answered in warmup):
             self._complete(token_ids, 1)
@@ -115,11 +97,11 @@ class ServerVariant:
 
     def _read(self, prompt_ids: Sequence[int]) -> None:
         """Load the prompt into the server's only slot, or compute and save it."""
-        name = self._prompts.name(prompt_ids)
-        action = "save" if name is None else "restore"
-        if name is None:
-            self._complete(prompt_ids, 0)
-            name = self._prompts.add(prompt_ids)
+        prompt = tuple(prompt_ids)
+        action = "restore" if prompt in self._saved else "save"
+        if action == "save":
+            self._complete(prompt, 0)
+        name = self._saved.setdefault(prompt, f"{len(self._saved)}.slot")
         reply = self._request("POST", f"/slots/0?action={action}", {"filename": name}, _ANSWER_SECONDS)
         if "error" in reply:
             raise ServiceUnavailableError(f"{self.name} cannot {action} a slot", got=str(reply)[:200])
@@ -159,38 +141,36 @@ class ServerVariant:
 def start_servers(
     folder: Path,
     modes: Sequence[str],
-    model: Path,
-    draft: Path | None,
-    threads: int,
-    context: int,
+    options: FixtureOptions,
     children: ChildProcesses,
-    notify: Callable[[str], None] = lambda what: None,
+    notify: Callable[[str], None],
 ) -> list[ServerVariant]:
-    """Start a server for each mode; modes with a draft model are skipped without ``draft``.
+    """Start a server for each mode; modes with a draft model are skipped without one.
 
     Args:
         folder: folder of the llama-server program.
         modes: keys of :data:`MODES`.
+        options: models, threads and context.
         children: owner of the processes.
         notify: called with what is being started.
 
     Raises:
         ServiceUnavailableError: a server does not start.
     """
-    binary = folder / "llama-server"
     slots = children.folder / "slots"
     slots.mkdir(exist_ok=True)
-    prompts = PromptFiles(slots)
+    saved: dict[tuple[int, ...], str] = {}
+    threads = str(options.threads)
     servers: list[ServerVariant] = []
     for mode in modes:
-        if mode.startswith("draft") and draft is None:
+        drafting = mode.startswith("draft")
+        if drafting and options.draft is None:
             continue
         notify(f"starting llama-server, {mode}")
-        command = [str(binary), "-m", str(model), "--host", "127.0.0.1"]
-        command += ["-t", str(threads), "-tb", str(threads), "-c", str(context), "-np", "1", *MODES[mode]]
-        if mode.startswith("draft"):
-            command += ["-md", str(draft), "-td", str(threads)]
-        servers.append(ServerVariant(mode, command, children, prompts))
+        command = [str(folder / "llama-server"), "-m", str(options.target), "--host", "127.0.0.1"]
+        command += ["-t", threads, "-tb", threads, "-c", str(options.context), "-np", "1", *MODES[mode]]
+        command += ["-md", str(options.draft), "-td", threads] if drafting else []
+        servers.append(ServerVariant(mode, command, children, slots, saved))
     return servers
 
 

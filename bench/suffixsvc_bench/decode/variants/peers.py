@@ -14,8 +14,6 @@ from suffixsvc_bench.decode.variants.programs import ProgramVariant
 from suffixsvc_bench.decode.variants.variants import WholeVariant
 from suffixsvc_bench.speculation.model_fixture import ModelFixture
 
-__all__ = ["check_peers", "open_peers"]
-
 _SERVER: Final = "llama-server"
 _PROGRAMS: Final = ("llama-lookup", "llama-speculative-simple", "llama-speculative")
 
@@ -64,21 +62,9 @@ def open_peers(
     """
     options = fixture.options
     check_peers(folder, modes, programs=programs, draft=options.draft is not None)
-    peers: list[WholeVariant] = [
-        *start_servers(
-            folder,
-            modes,
-            options.target,
-            options.draft,
-            options.threads,
-            options.context,
-            stack.enter_context(ChildProcesses(logs)),
-            notify,
-        )
+    children = stack.enter_context(ChildProcesses(logs))
+    names = _wanted(programs=programs, draft=options.draft is not None)
+    return [
+        *start_servers(folder, modes, options, children, notify),
+        *(ProgramVariant(folder / name, fixture.model, options) for name in names),
     ]
-    for name in _wanted(programs=programs, draft=options.draft is not None):
-        program = ProgramVariant(
-            folder / name, fixture.model, options.draft, options.threads, options.context
-        )
-        peers.append(program)
-    return peers

@@ -11,10 +11,9 @@ from typing import Final
 
 from suffixsvc.errors import ModelError
 from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job
-from suffixsvc_bench.decode.workload.outcome import Outcome
+from suffixsvc_bench.speculation.model_fixture import FixtureOptions
+from suffixsvc_bench.speculation.paired import Outcome
 from suffixsvc_driver.targets.llama.model import LlamaModel
-
-__all__ = ["ProgramVariant", "parse_statistics"]
 
 _RUN_SECONDS: Final = 600.0
 _COUNT: Final = re.compile(r"\b(n_predict|n_drafted|n_accept)\s*=\s*(\d+)")
@@ -51,12 +50,13 @@ def parse_statistics(output: str) -> Outcome:
 class ProgramVariant:
     """One of the programs, run once for each job; loading the model is not part of its figures."""
 
-    def __init__(
-        self, program: Path, model: LlamaModel, draft: Path | None, threads: int, context: int
-    ) -> None:
+    def __init__(self, program: Path, model: LlamaModel, options: FixtureOptions) -> None:
         self.name = program.name
-        self._program, self._model, self._draft = program, model, draft
-        self._options = ["-t", str(threads), "-c", str(context), "--temp", "0"]
+        self._model = model
+        self._command = [str(program), "-m", str(model.path), "-t", str(options.threads)]
+        self._command += ["-c", str(options.context), "--temp", "0"]
+        if options.draft is not None and "speculative" in self.name:
+            self._command += ["-md", str(options.draft)]
 
     def begin(self, workload: str, warmup: Sequence[AnsweredJob], round_number: int) -> None:
         """Nothing to do: every job is a new process."""
@@ -71,10 +71,7 @@ class ProgramVariant:
         with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as prompt:
             prompt.write(text)
             prompt.flush()
-            command = [str(self._program), "-m", str(self._model.path), "-f", prompt.name]
-            command += ["-n", str(job.max_tokens), *self._options]
-            if self._draft is not None and "speculative" in self.name:
-                command += ["-md", str(self._draft)]
+            command = [*self._command, "-f", prompt.name, "-n", str(job.max_tokens)]
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", check=False, timeout=_RUN_SECONDS
             )

@@ -5,36 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, runtime_checkable
-
-import numpy as np
+from typing import Any, Final, Protocol
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import BackendNamespace
+from suffixsvc_bench.decode.options import DecodeOptions
 from suffixsvc_bench.decode.workload.interleaving import AnswerSteps, Stopwatch, timed
 from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job
-from suffixsvc_bench.decode.workload.outcome import Outcome
 from suffixsvc_bench.decode.workload.replay_target import ReplayTarget, SimulatedClock, replay_call
+from suffixsvc_bench.speculation.paired import Outcome
 from suffixsvc_bench.speculation.speculator import LearnedState, ResultSteps, Speculator, TimedResult
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import MEASURED, LiveCurve
-from suffixsvc_driver.decode.loop import Result, StepRecord
+from suffixsvc_driver.decode.loop import StepRecord
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.sampling.settings import Sampling
 from suffixsvc_driver.settings.driver_config import Controller, DriverConfig, LayerKind, Policy
+from suffixsvc_driver.settings.model_class import ModelClass
 from suffixsvc_driver.settings.text_kind import ContentType
 from suffixsvc_driver.targets import Target, TargetShape
-
-__all__ = [
-    "PLAIN",
-    "DriverVariant",
-    "PlainVariant",
-    "Setting",
-    "StepwiseVariant",
-    "Variant",
-    "WholeVariant",
-    "settings_for",
-]
 
 PLAIN: Final = "plain"
 LAYERS: Final = tuple(str(kind) for kind in LayerKind)
@@ -53,7 +42,6 @@ class Variant(Protocol):
         """Start round ``round_number`` of a workload: forget everything else, learn ``warmup``."""
 
 
-@runtime_checkable
 class StepwiseVariant(Variant, Protocol):
     """A variant that can pause after any step, so that several are interleaved within a job."""
 
@@ -61,7 +49,6 @@ class StepwiseVariant(Variant, Protocol):
         """Answer a job on ``target``, step by step."""
 
 
-@runtime_checkable
 class WholeVariant(Variant, Protocol):
     """A variant that answers a job without pausing."""
 
@@ -84,34 +71,8 @@ class Setting:
     sampling: Sampling = field(default_factory=Sampling)
 
 
-class PlainVariant:
-    """The model alone.
-
-    Args:
-        observed_curve: see :class:`DriverVariant`.
-    """
-
-    def __init__(
-        self, curve: CostCurve, sampling: Sampling, name: str = PLAIN, observed_curve: LiveCurve | None = None
-    ) -> None:
-        self.name = name
-        self._curve = LiveCurve(curve, MEASURED)
-        self._sampling = sampling
-        self._observed_curve = observed_curve
-
-    def begin(self, workload: str, warmup: Sequence[AnsweredJob], round_number: int) -> None:
-        """Nothing to do: plain decoding remembers nothing."""
-
-    def answering(self, job: Job, target: Target) -> AnswerSteps:
-        """See :class:`StepwiseVariant`."""
-        watch = Stopwatch()
-        speculator = Speculator(target, self._curve, clock=watch)
-        steps = speculator.iter_plain(job.prompt_ids, job.max_tokens, sampling=self._sampling)
-        return _outcomes(timed(steps, watch), self._observed_curve)
-
-
 class DriverVariant:
-    """Decoding with drafts. It learns the costs of its steps from ``curve`` on.
+    """Decoding under a setting, without layers plainly. It learns the costs of its steps from ``curve`` on.
 
     Args:
         shape: of the targets on which it will answer.
@@ -145,9 +106,12 @@ class DriverVariant:
     def begin(self, workload: str, warmup: Sequence[AnsweredJob], round_number: int) -> None:
         """See :class:`Variant`. The warm-up is replayed with drafts, as the following jobs are."""
         self._namespace, self._learned = None, LearnedState()
+        if not self.setting.layers:
+            return
         if LayerKind.SUFFIX in self.setting.layers:
+            name = "".join(c if c.isalnum() else "-" for c in self.name)
             self._namespace = self._open_namespace(
-                f"decode/{workload}/{_path(self.name)}/{round_number}/{next(_NAMESPACE_NUMBERS)}"
+                f"decode/{workload}/{name}/{round_number}/{next(_NAMESPACE_NUMBERS)}"
             )
         clock = SimulatedClock()
         target = ReplayTarget(self._shape.vocab_size, self._shape.eog_ids, self._measured, clock)
@@ -184,48 +148,39 @@ class DriverVariant:
         )
 
 
-def settings_for(
-    *,
-    policies: Sequence[str],
-    ks: Sequence[int],
-    layers: Sequence[str],
-    sampling: Sampling,
-    model_class: Any,
-) -> list[Setting]:
-    """Driver settings to compare.
+def settings_for(options: DecodeOptions, sampling: Sampling, model_class: ModelClass) -> list[Setting]:
+    """Driver settings to compare: policies, for "fixed-k" one setting for each K, under expected gain one for
+    each set of layers.
 
-    Args:
-        policies: "expected-gain", "first-match" (adaptive K), the name of a controller, or "plain" against
-            itself, which shows the resolution of the run.
-        ks: values of "fixed-k"; one setting each.
-        layers: layer sets, "all" or kinds joined by "+"; one setting each under expected gain.
+    A policy is "expected-gain", "first-match" (adaptive K), the name of a controller, or "plain" against
+    itself, which shows the resolution of the run.
 
     Raises:
         InvalidInputError: a policy, controller or layer is unknown.
     """
-    found: list[Setting] = []
-    for policy in policies:
+    found: dict[str, Setting] = {}
+
+    def add(name: str, kinds: tuple[str, ...] = LAYERS, **config: Any) -> None:
+        found[name] = Setting(name, DriverConfig(**config), kinds, sampling)
+
+    for policy in options.policies:
         if policy == Policy.EXPECTED_GAIN:
-            for names in layers:
+            for names in options.layers:
                 kinds = _kinds(names)
-                title = policy if kinds == LAYERS else f"{policy}, {names}"
-                found.append(Setting(title, DriverConfig(), kinds, sampling))
+                add(policy if kinds == LAYERS else f"{policy}, {names}", kinds)
         elif policy == Controller.FIXED:
-            for k in ks:
-                config = DriverConfig(
-                    policy=Policy.FIRST_MATCH, controller=Controller.FIXED, k_start=k, k_min=k, k_max=k
-                )
-                found.append(Setting(f"K = {k}", config, LAYERS, sampling))
+            for k in options.ks:
+                bounds = {"k_start": k, "k_min": k, "k_max": k}
+                add(f"K = {k}", LAYERS, policy=Policy.FIRST_MATCH, controller=Controller.FIXED, **bounds)
         elif policy in set(Controller) or policy == Policy.FIRST_MATCH:
             controller = Controller.ADAPTIVE if policy == Policy.FIRST_MATCH else Controller(policy)
-            config = DriverConfig(policy=Policy.FIRST_MATCH, controller=controller, model_class=model_class)
-            found.append(Setting(str(controller), config, LAYERS, sampling))
+            add(str(controller), policy=Policy.FIRST_MATCH, controller=controller, model_class=model_class)
         elif policy == PLAIN:
-            found.append(Setting(f"{PLAIN}, again", DriverConfig(), (), sampling))
+            add(f"{PLAIN}, again", ())
         else:
             known = [*Policy, *Controller, PLAIN]
             raise InvalidInputError("--policy must be known", expected=", ".join(known), got=repr(policy))
-    return list({setting.name: setting for setting in found}.values())
+    return list(found.values())
 
 
 def _kinds(names: str) -> tuple[str, ...]:
@@ -238,11 +193,6 @@ def _kinds(names: str) -> tuple[str, ...]:
                 "--layers must name known layers", expected=f"all, or of {'+'.join(LAYERS)}", got=kind
             )
     return kinds
-
-
-def _path(name: str) -> str:
-    """A setting's name as part of a namespace path."""
-    return "".join(c if c.isalnum() else "-" for c in name)
 
 
 def _outcomes(steps: ResultSteps, observed_curve: LiveCurve | None) -> AnswerSteps:
@@ -261,6 +211,7 @@ def _outcomes(steps: ResultSteps, observed_curve: LiveCurve | None) -> AnswerSte
 
 def _outcome(timed_result: TimedResult) -> Outcome:
     result = timed_result.result
+    own_ms = [round(step.query_seconds * 1e3, 4) for step in result.steps]
     return Outcome(
         len(result.token_ids),
         timed_result.seconds,
@@ -268,16 +219,7 @@ def _outcome(timed_result: TimedResult) -> Outcome:
         result.stats.drafted,
         result.stats.accepted,
         {name: counts.sent.accepted for name, counts in result.stats.layers.items() if counts.sent.accepted},
-        _own_ms(timed_result),
+        tuple(own_ms) if any(own_ms) else (),
         result.decode_seconds - sum(step.target_seconds + step.query_seconds for step in result.steps),
         result.token_ids,
     )
-
-
-def _own_ms(timed_result: TimedResult) -> tuple[float, ...]:
-    """Milliseconds of layer queries in each step."""
-    result: Result = timed_result.result
-    if not any(step.query_seconds for step in result.steps):
-        return ()
-    queried = np.array([step.query_seconds for step in result.steps])
-    return tuple((queried * 1e3).round(4).tolist())

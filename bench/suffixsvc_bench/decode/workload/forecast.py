@@ -8,41 +8,45 @@ of all variants, not the one that was measured before the run.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import numpy as np
 
-from suffixsvc_bench.decode.workload.jobs import AnsweredJob
-from suffixsvc_bench.methods.base import Method, Settings
+from suffixsvc_bench.decode.workload.jobs import Job, Workload
+from suffixsvc_bench.methods.base import Settings
 from suffixsvc_bench.methods.ours import Ours
 from suffixsvc_bench.replay.logs import Call
 from suffixsvc_bench.replay.run import replay_method
+from suffixsvc_bench.speculation.paired import Pair
 from suffixsvc_driver.cost.curve import CostCurve
 
-__all__ = ["forecast_speedup"]
 
+def forecast_speedup(workload: Workload, pairs: Sequence[Pair], curve: CostCurve) -> float:
+    """Speedup of ``bench replay --cost-curve`` over the texts that a variant wrote in all rounds, with the
+    same warm-up before each round.
 
-def forecast_speedup(
-    rounds: Sequence[Sequence[AnsweredJob]], warmup: Sequence[AnsweredJob], curve: CostCurve
-) -> float:
-    """Speedup of ``bench replay --cost-curve`` over the calls of all rounds, with the same warm-up before
-    each.
+    A near-tie between two tokens can resolve differently in batches of different width, so these texts can
+    differ from plain decoding's.
+
+    Args:
+        pairs: of the variant, round by round.
+        curve: mean cost curve while the texts were written, learned from the steps of all variants.
     """
-    cost = curve.effective()
+    cost, jobs = curve.effective(), workload.jobs
+    warmup = [_call(answered.job, answered.token_ids) for answered in workload.warmup]
     tokens = seconds = 0.0
-    for calls in rounds:
-        method: Method = Ours(Settings(curve.max_width - 1, cost))
-        try:
-            replay_method(method, [_call(answered) for answered in warmup])
-            speedup = float(replay_method(method, [_call(answered) for answered in calls]).speedup(cost))
-        finally:
-            method.close()
-        round_tokens = sum(len(answered.token_ids) for answered in calls)
+    for at in range(0, len(pairs), len(jobs)):
+        texts = [pair.outcome.token_ids for pair in pairs[at : at + len(jobs)]]
+        calls = [_call(job, text) for job, text in zip(jobs, texts, strict=True)]
+        with closing(Ours(Settings(curve.max_width - 1, cost))) as method:
+            replay_method(method, warmup)
+            speedup = replay_method(method, calls).speedup(cost)
+        round_tokens = sum(map(len, texts))
         tokens += round_tokens
         seconds += round_tokens / speedup if speedup else 0.0
     return tokens / seconds if seconds else 0.0
 
 
-def _call(answered: AnsweredJob) -> Call:
-    job = answered.job
-    prompt, response = (np.array(ids, np.int32) for ids in (job.prompt_ids, answered.token_ids))
-    return Call(prompt=prompt, response=response, agent=job.agent, session=job.key, text="")
+def _call(job: Job, token_ids: Sequence[int]) -> Call:
+    prompt, response = (np.array(ids, np.int32) for ids in (job.prompt_ids, token_ids))
+    return Call(prompt=prompt, response=response, agent=job.agent, session=job.key)

@@ -11,9 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from suffixsvc_bench.decode.workload.outcome import Outcome
-
-__all__ = ["AnswerSteps", "Stopwatch", "interleave", "timed"]
+from suffixsvc_bench.speculation.paired import Outcome
 
 #: tokens that an answer writes before the next one continues; few, so that a disturbance of a second hits
 #: all answers alike

@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_bench.decode.options import DecodeOptions
 from suffixsvc_bench.demo import database
 from suffixsvc_bench.demo.agents import PLANNER, PYTHON_WRITER, REPORTER, SQL_WRITER
 from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import FIRST_PASS, SECOND_PASS, THIRD_PASS, Question
 from suffixsvc_bench.replay.logs import read_calls
+from suffixsvc_bench.speculation.recorded_call import text_of
 from suffixsvc_driver.targets.llama.model import LlamaModel
-
-__all__ = ["WORKLOADS", "AnsweredJob", "Job", "Workload", "check_workloads", "load_workloads"]
 
 WORKLOADS: Final = ("sql", "json", "python", "log", "files", "chat", "edit", "repeat")
 #: workload -> agents of the demo that make its calls
@@ -48,7 +48,6 @@ class Job:
         max_tokens: limit of the answer.
     """
 
-    workload: str
     key: str
     agent: str
     prompt_ids: tuple[int, ...]
@@ -99,104 +98,88 @@ def check_workloads(names: Sequence[str], log: Path | None, files: Sequence[Path
             raise InvalidInputError("--file must be a file", got=str(file))
 
 
-def load_workloads(
-    names: Sequence[str],
-    model: LlamaModel,
-    answer: Answer,
-    *,
-    calls: int,
-    context: int,
-    log: Path | None = None,
-    files: Sequence[Path] = (),
-    max_tokens: int = 160,
-) -> list[Workload]:
-    """Load workloads, each with at most ``calls`` jobs that fit into ``context`` tokens.
+def load_workloads(options: DecodeOptions, model: LlamaModel, answer: Answer) -> list[Workload]:
+    """Load the workloads of the options, each with at most ``calls`` jobs that fit into the context.
 
     Args:
         answer: called for texts that must exist before: in the demo's passes, an agent's prompt contains the
             answer of the agent before it.
-        log: of the workload "log": a recorded log.
-        files: of the workload "files": one prompt each, UTF-8.
-        max_tokens: limit of an answer where the workload does not define one.
 
     Raises:
-        InvalidInputError: a workload is unknown, a log or a file cannot be read, or no prompt fits.
+        InvalidInputError: a log or a file cannot be read, or no prompt fits.
     """
-    check_workloads(names, log, files)
-    loader = _WorkloadLoader(model, answer, calls, context, max_tokens)
-    return [loader.load(name, log, files) for name in names]
+    loader = _WorkloadLoader(options, model, answer)
+    return [loader.load(name) for name in options.workloads]
 
 
 class _WorkloadLoader:
-    def __init__(self, model: LlamaModel, answer: Answer, calls: int, context: int, max_tokens: int) -> None:
-        self._model, self._answer = model, answer
-        self._calls, self._context, self._max_tokens = calls, context, max_tokens
+    def __init__(self, options: DecodeOptions, model: LlamaModel, answer: Answer) -> None:
+        self._options, self._model, self._answer = options, model, answer
+        self._context = options.context - options.max_tokens
         self._passes: dict[str, list[AnsweredJob]] = {}
+        self._prompts: dict[str, Any] = tomllib.loads(_PROMPTS.read_text(encoding="utf-8"))
 
-    def load(self, name: str, log: Path | None, files: Sequence[Path]) -> Workload:
+    def load(self, name: str) -> Workload:
         if name in _AGENTS:
             return self._agents(name)
-        if name == "log" and log is not None:
-            return self._log(log)
+        if name == "log":
+            return self._log()
         if name == "files":
-            return self._files(files)
+            return self._files()
         if name == "repeat":
             return self._repeat()
-        return Workload(name, self._limited(self._prompts(name)))
+        return Workload(name, self._limited(self._chat() if name == "chat" else self._edits()))
 
     def _agents(self, name: str) -> Workload:
         jobs: list[Job] = []
         for questions in (SECOND_PASS, THIRD_PASS):
-            if len(jobs) < self._calls:
-                selected = [w.job for w in self._pass(questions) if w.job.agent in _AGENTS[name]]
-                jobs += [Job(name, j.key, j.agent, j.prompt_ids, j.max_tokens) for j in selected]
+            if len(jobs) < self._options.calls:
+                jobs += [w.job for w in self._pass(questions) if w.job.agent in _AGENTS[name]]
         return Workload(name, self._limited(jobs), self._pass(FIRST_PASS))
 
     def _pass(self, questions: Sequence[Question]) -> list[AnsweredJob]:
         """All calls of the demo over these questions, answered once."""
         key = questions[0].key
-        if key not in self._passes:
-            with tempfile.TemporaryDirectory() as folder:
-                shop = Path(folder) / "shop.sqlite"
-                database.create(shop)
-                self._passes[key] = self._write_pass(questions, shop)
-        return self._passes[key]
-
-    def _write_pass(self, questions: Iterable[Question], shop: Path) -> list[AnsweredJob]:
+        if key in self._passes:
+            return self._passes[key]
         answered: list[AnsweredJob] = []
 
         def one_call(call: Call) -> str:
-            job = self._job("demo", call.name, call.agent.name, call.messages, call.agent.max_tokens)
-            ids = tuple(self._answer(job))
-            answered.append(AnsweredJob(job, ids))
-            return self._model.detokenize([i for i in ids if i not in self._model.eog_ids])
+            job = self._job(call.name, call.agent.name, call.messages, call.agent.max_tokens)
+            answered.append(AnsweredJob(job, tuple(self._answer(job))))
+            return text_of(self._model, answered[-1].token_ids)
 
-        for question in questions:
-            answer_question(question, one_call, shop)
+        with tempfile.TemporaryDirectory() as folder:
+            shop = Path(folder) / "shop.sqlite"
+            database.create(shop)
+            for question in questions:
+                answer_question(question, one_call, shop)
+        self._passes[key] = answered
         return answered
 
-    def _log(self, log: Path) -> Workload:
+    def _log(self) -> Workload:
+        log, most = self._options.log, self._options.max_tokens
+        assert log is not None, "checked by check_workloads"
         jobs = []
         for i, call in enumerate(read_calls(log, self._model.token_array)):
-            available = self._context - self._max_tokens - 8
-            ids = tuple(int(t) for t in call.prompt[-available:].tolist())
+            ids = tuple(call.prompt[-(self._context - most - 8) :].tolist())
             if ids:
-                tokens = min(self._max_tokens, max(16, len(call.response)))
-                jobs.append(Job("log", f"call-{i}", call.agent or "log", ids, tokens))
-            if len(jobs) >= self._calls:
+                tokens = min(most, max(16, len(call.response)))
+                jobs.append(Job(f"call-{i}", call.agent or "log", ids, tokens))
+            if len(jobs) >= self._options.calls:
                 break
         if not jobs:
             raise InvalidInputError(f"{log} must have a prompt")
         return Workload("log", jobs)
 
-    def _files(self, files: Sequence[Path]) -> Workload:
+    def _files(self) -> Workload:
         jobs = []
-        for file in files:
+        for file in self._options.files:
             try:
                 text = file.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as err:
                 raise InvalidInputError(f"{file} must be readable UTF-8 text", got=str(err)) from None
-            jobs.append(self._job("files", file.name, "files", [_user(text)], self._max_tokens))
+            jobs.append(self._job(file.name, "files", [_user(text)]))
         fitting = self._limited(jobs)
         if not fitting:
             raise InvalidInputError(
@@ -208,40 +191,35 @@ class _WorkloadLoader:
 
     def _repeat(self) -> Workload:
         """Agents' calls that are repeated, and a file that is edited again."""
-        second = self._pass(SECOND_PASS)
-        edits = self._prompts("edit")
-        share = max(1, self._calls // 2)
-        again = [w for w in second if w.job.agent != PYTHON_WRITER.name][:share]
-        answered = [AnsweredJob(job, tuple(self._answer(job))) for job in edits[: self._calls - len(again)]]
-        both = [*again, *answered]
-        jobs = [Job("repeat", w.job.key, w.job.agent, w.job.prompt_ids, w.job.max_tokens) for w in both]
-        return Workload("repeat", self._limited(jobs), both)
+        calls, edits = self._options.calls, self._edits()
+        again = [w for w in self._pass(SECOND_PASS) if w.job.agent != PYTHON_WRITER.name]
+        again = again[: max(1, calls // 2)]
+        again += [AnsweredJob(job, tuple(self._answer(job))) for job in edits[: calls - len(again)]]
+        return Workload("repeat", self._limited([answered.job for answered in again]), again)
 
-    def _prompts(self, name: str) -> list[Job]:
-        data: dict[str, Any] = tomllib.loads(_PROMPTS.read_text(encoding="utf-8"))
+    def _chat(self) -> list[Job]:
+        questions = self._prompts["chat"]["questions"]
+        return [self._job(f"chat-{i}", "chat", [_user(text)]) for i, text in enumerate(questions)]
+
+    def _edits(self) -> list[Job]:
         jobs: list[Job] = []
-        if name == "chat":
-            for i, text in enumerate(data["chat"]["questions"]):
-                jobs.append(self._job("chat", f"chat-{i}", "chat", [_user(text)], self._max_tokens))
-            return jobs
-        system = data["edit"]["system"]
-        for file in data["edit"]["file"]:
+        system = {"role": "system", "content": self._prompts["edit"]["system"]}
+        for file in self._prompts["edit"]["file"]:
+            tokens = max(self._options.max_tokens, len(self._model.tokenize(file["text"])) + 40)
             for i, change in enumerate(file["changes"]):
                 text = f"{change}\n\n```python\n{file['text'].strip()}\n```"
-                messages = [{"role": "system", "content": system}, _user(text)]
-                tokens = max(self._max_tokens, len(self._model.tokenize(file["text"])) + 40)
-                jobs.append(self._job("edit", f"{file['name']}-{i}", "edit", messages, tokens))
+                jobs.append(self._job(f"{file['name']}-{i}", "edit", [system, _user(text)], tokens))
         return jobs
 
     def _job(
-        self, workload: str, key: str, agent: str, messages: Sequence[dict[str, str]], max_tokens: int
+        self, key: str, agent: str, messages: Sequence[dict[str, str]], max_tokens: int | None = None
     ) -> Job:
         ids = tuple(self._model.tokenize(self._model.chat(messages)))
-        return Job(workload, key, agent, ids, max_tokens)
+        return Job(key, agent, ids, max_tokens or self._options.max_tokens)
 
     def _limited(self, jobs: Sequence[Job]) -> list[Job]:
         fitting = [job for job in jobs if len(job.prompt_ids) + 16 <= self._context]
-        return fitting[: self._calls]
+        return fitting[: self._options.calls]
 
 
 def _user(text: str) -> dict[str, str]:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 
 from suffixsvc_driver.targets.single import LlamaTarget, Snapshot
 
-__all__ = ["Prefill", "SharedPrefill"]
-
 #: prepares the targets for a prompt
 Prefill = Callable[[Sequence[int]], None]
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.decode.workload.jobs import Job
-
-__all__ = ["PreparedAnswers"]
+from suffixsvc_bench.report.output import write_atomically
 
 _FORMAT: Final = "suffixsvc-decode-prepared/1"
 
@@ -46,7 +45,9 @@ class PreparedAnswers:
         key = f"{self._prefix}{job.max_tokens}:{','.join(map(str, job.prompt_ids))}"
         if key not in self._answers:
             self._answers[key] = list(self._write(job))
-            self._save()
+            if self._file is not None:
+                data = {"format": _FORMAT, "model": self._model, "answers": self._answers}
+                write_atomically(self._file, json.dumps(data))
         return self._answers[key]
 
     def _read(self, file: Path) -> dict[str, list[int]]:
@@ -66,11 +67,3 @@ class PreparedAnswers:
                 remedy="Name another file with --prepared.",
             )
         return dict(data["answers"])
-
-    def _save(self) -> None:
-        if self._file is None:
-            return
-        data = {"format": _FORMAT, "model": self._model, "answers": self._answers}
-        draft = self._file.with_name(f".{self._file.name}.new")
-        draft.write_text(json.dumps(data), encoding="utf-8")
-        draft.replace(self._file)

@@ -8,12 +8,11 @@ from suffixsvc.types import TokenIds
 from suffixsvc_bench.decode.workload.jobs import AnsweredJob
 from suffixsvc_bench.speculation.speculator import Speculator, TimedResult
 from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.drafts.events import StepResult
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling
 from suffixsvc_driver.settings.driver_config import DriverConfig
-from suffixsvc_driver.targets import Prefilled, StopRule, Verification
-
-__all__ = ["ReplayTarget", "SimulatedClock", "replay_call"]
+from suffixsvc_driver.targets import Prefilled, StopRule
 
 
 class SimulatedClock:
@@ -57,7 +56,7 @@ class ReplayTarget:
         max_emit: int,
         stop: StopRule | None = None,
         parents: Sequence[int] = (),
-    ) -> Verification:
+    ) -> StepResult:
         """Accept the drafted tokens that agree with ``truth``, and emit one more."""
         self._clock.now += self._curve.costs[len(drafted) + 1] * self._curve.seconds_per_step
         ahead = self.truth[self._at : self._at + max_emit]
@@ -66,7 +65,7 @@ class ReplayTarget:
             accepted += 1
         emitted = tuple(ahead[: accepted + 1])
         self._at += len(emitted)
-        return Verification(emitted, accepted)
+        return StepResult(emitted, accepted)
 
 
 def replay_call(

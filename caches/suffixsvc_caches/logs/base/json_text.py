@@ -15,8 +15,6 @@ from typing import Any
 from suffixsvc.errors import InvalidInputError, MissingExtraError
 from suffixsvc_caches.logs.base.options import MAX_DEPTH
 
-__all__ = ["check_depth", "parse_json", "replace_surrogates", "too_deep"]
-
 
 def parse_json(text: bytes | str, max_depth: int = MAX_DEPTH) -> Any:
     """Parse a JSON text; strings in the result have no surrogates.

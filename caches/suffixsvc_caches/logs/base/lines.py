@@ -9,12 +9,11 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.logs.base.json_text import parse_json
 from suffixsvc_caches.logs.base.options import MAX_DEPTH
 
-__all__ = ["read_lines", "split_lines", "too_long"]
 
-
-def too_long(what: str, limit: int) -> InvalidInputError:
+def too_long(what: str, limit: int, got: object = None) -> InvalidInputError:
     """Return the error for a unit of more than ``limit`` bytes, such as a line."""
-    return InvalidInputError(f"the {what} must have at most {limit:,} bytes", remedy="Raise max_line_bytes.")
+    message = f"the {what} must have at most {limit:,} bytes"
+    return InvalidInputError(message, got=got, remedy="Raise max_line_bytes.")
 
 
 def read_lines(pieces: Iterable[bytes], limit: int, max_depth: int = MAX_DEPTH) -> Iterator[tuple[int, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,19 +12,6 @@ from typing import Any, Final, Self, TypeVar
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc_caches.logs.base.sources import can_decode
 from suffixsvc_caches.logs.base.times import parse_duration, parse_time
-
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_LINE_BYTES",
-    "MAX_PAGE_BYTES",
-    "ChatTemplate",
-    "LogFilter",
-    "LogFormat",
-    "ReadOptions",
-    "SessionSplit",
-    "SplitBy",
-    "ToolFormat",
-]
 
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -156,18 +143,12 @@ class LogFilter:
 
     def admits(self, agent: str, model: str, kind: str, time: float | None) -> bool:
         """Whether a call with these labels passes the filter."""
-        if self.agents and agent not in self.agents:
-            return False
-        if self.models and model not in self.models:
-            return False
-        if self.kinds and kind not in self.kinds:
-            return False
-        if self.since is None and self.until is None:
-            return True
         return (
-            time is not None
-            and (self.since is None or time >= self.since)
-            and (self.until is None or time < self.until)
+            (not self.agents or agent in self.agents)
+            and (not self.models or model in self.models)
+            and (not self.kinds or kind in self.kinds)
+            and (self.since is None or (time is not None and time >= self.since))
+            and (self.until is None or (time is not None and time < self.until))
         )
 
     def admits_length(self, length: int) -> bool:
@@ -232,10 +213,9 @@ class ReadOptions:
             path = getattr(self, name)
             if not isinstance(path, str) or (path and "" in path.split(".")):
                 raise InvalidConfigError(f"{name} must be names joined by dots", got=repr(path)[:80])
-        if self.max_line_bytes < 1:
-            raise InvalidConfigError("max_line_bytes must be >= 1", got=self.max_line_bytes)
-        if self.max_page_bytes < 1:
-            raise InvalidConfigError("max_page_bytes must be >= 1", got=self.max_page_bytes)
+        for name in ("max_line_bytes", "max_page_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidConfigError(f"{name} must be >= 1", got=getattr(self, name))
         if not 1 <= self.max_depth <= _DEEPEST:
             raise InvalidConfigError(f"max_depth must be 1 .. {_DEEPEST}", got=self.max_depth)
         if not can_decode(self.encoding):
@@ -246,70 +226,52 @@ class ReadOptions:
             )
 
     @classmethod
-    def parse(
-        cls,
-        *,
-        format: str = LogFormat.AUTO,
-        tool_format: str = ToolFormat.HERMES,
-        chat_template: str = ChatTemplate.CHATML,
-        split: str = SplitBy.FIELD,
-        agents: Iterable[str] = (),
-        models: Iterable[str] = (),
-        kinds: Iterable[str] = (),
-        since: str | float | None = None,
-        until: str | float | None = None,
-        min_length: int = 0,
-        max_length: int | None = None,
-        **others: Any,
-    ) -> Self:
+    def parse(cls, **plain: Any) -> Self:
         """Build options from plain strings, numbers and lists, as of a command line or a TOML file.
 
         Args:
-            format, tool_format, chat_template, split: values of the enumerations.
-            agents, models, kinds, since, until, min_length, max_length: see ``LogFilter``.
-            others: further fields of this class.
+            plain: fields of this class and of ``LogFilter``: enumerations by value, ``split`` as
+                :meth:`SessionSplit.parse` takes it, ``since`` and ``until`` as ISO 8601 or numbers.
 
         Raises:
             InvalidConfigError: an unknown value, or an unknown name.
         """
-        known = {one.name for one in fields(cls)} - {"filter"}
-        for name in others.keys() - known:
+        of_filter = {one.name for one in fields(LogFilter)}
+        known = of_filter | {one.name for one in fields(cls)} - {"filter"}
+        for name in plain.keys() - known:
             raise InvalidConfigError(f"unknown option {name!r}", expected=_one_of(name, sorted(known)))
-        for name in ("include", "exclude"):
-            if name in others:
-                others[name] = tuple(others[name])
-        if "batch_input" in others:
-            others["batch_input"] = tuple(map(Path, others["batch_input"]))
-        return cls(
-            format=_choice(LogFormat, format, "format"),
-            tool_format=_choice(ToolFormat, tool_format, "tool_format"),
-            chat_template=_choice(ChatTemplate, chat_template, "chat_template"),
-            split=SessionSplit.parse(split),
-            filter=LogFilter(
-                agents=frozenset(agents),
-                models=frozenset(models),
-                kinds=frozenset(kinds),
-                since=None if since is None else parse_time(since, "since"),
-                until=None if until is None else parse_time(until, "until"),
-                min_length=min_length,
-                max_length=max_length,
-            ),
-            **others,
-        )
+        values = plain | {name: parse(plain[name], name) for name, parse in _PARSERS.items() if name in plain}
+        filters = {name: values.pop(name) for name in of_filter & values.keys()}
+        return cls(filter=LogFilter(**filters), **values)
 
 
 _FIELDS: Final = tuple(one.name for one in fields(ReadOptions) if one.name.endswith("_field"))
 
 
-def _choice(kind: type[E], value: str, name: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise InvalidConfigError(
-            f"unknown {name}", expected=_one_of(value, [str(one) for one in kind]), got=repr(value)[:80]
-        ) from None
+def _choice(kind: type[E]) -> Callable[[Any, str], E]:
+    def parse(value: Any, name: str) -> E:
+        try:
+            return kind(value)
+        except ValueError:
+            expected = _one_of(value, [str(one) for one in kind])
+            raise InvalidConfigError(f"unknown {name}", expected=expected, got=repr(value)[:80]) from None
+
+    return parse
 
 
 def _one_of(name: str, known: list[str]) -> str:
     near = get_close_matches(str(name), known, 1)
     return f"{', '.join(known)}" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+#: conversions of plain values
+_PARSERS: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "format": _choice(LogFormat),
+    "tool_format": _choice(ToolFormat),
+    "chat_template": _choice(ChatTemplate),
+    "split": lambda text, _name: SessionSplit.parse(text),
+    **dict.fromkeys(("agents", "models", "kinds"), lambda names, _name: frozenset(names)),
+    **dict.fromkeys(("since", "until"), lambda at, name: None if at is None else parse_time(at, name)),
+    **dict.fromkeys(("include", "exclude"), lambda patterns, _name: tuple(patterns)),
+    "batch_input": lambda paths, _name: tuple(map(Path, paths)),
+}

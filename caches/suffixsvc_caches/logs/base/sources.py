@@ -18,8 +18,6 @@ from typing import IO, Any, Final
 
 from suffixsvc.errors import MissingExtraError
 
-__all__ = ["READ_ERRORS", "DamagedFile", "can_decode", "compression", "open_pieces"]
-
 #: bytes read at a time
 _PIECE: Final = 1 << 18
 #: Compressed bytes passed to zstd at a time. Four bytes can encode a block of 128 KiB, so this limits its

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from suffixsvc.errors import InvalidConfigError
 
-__all__ = ["MAX_SECONDS", "as_time", "parse_duration", "parse_time"]
-
 #: Numbers below this are seconds, which reach it in the year 5138; milliseconds pass it since March 1973.
 MAX_SECONDS: Final = 1e11
 #: numbers below the first limit are seconds, below the next ones ms, us and ns

@@ -13,10 +13,8 @@ from suffixsvc_caches.logs.base.json_text import parse_json
 from suffixsvc_caches.logs.base.options import ReadOptions
 from suffixsvc_caches.logs.calls.call import Content
 from suffixsvc_caches.logs.calls.messages import completion_text, content_text
-from suffixsvc_caches.logs.calls.prompts import render_messages
+from suffixsvc_caches.logs.calls.prompts import PromptText
 from suffixsvc_caches.logs.calls.response_items import as_messages, is_items
-
-__all__ = ["answer_content", "choices_of", "is_messages", "prompt_content", "unwrap_json"]
 
 
 def unwrap_json(value: Any) -> Any:
@@ -74,7 +72,7 @@ def prompt_content(value: Any, options: ReadOptions) -> Content:
     if isinstance(value, list):
         messages = as_messages(value) if is_items(value) else value
         if is_messages(messages):
-            return render_messages(messages, options)
+            return PromptText(options, messages).text()
         return "\n".join(one for one in value if isinstance(one, str))
     if isinstance(value, dict):
         return _request_prompt(value, options)
@@ -99,7 +97,7 @@ def _request_prompt(request: dict[str, Any], options: ReadOptions) -> Content:
         messages += as_messages(messages_or_text) if is_items(messages_or_text) else messages_or_text
     else:
         messages.append({"role": "user", "content": messages_or_text})
-    return render_messages(messages, options)
+    return PromptText(options, messages).text()
 
 
 def _is_ids(value: Any) -> bool:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from suffixsvc.types import TokenArray
 
-__all__ = ["Content", "LogCall"]
-
 #: a prompt or a response: text, or token ids int32[n]
 Content = str | TokenArray
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from functools import partial
 from itertools import islice
-from operator import itemgetter
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc.values import BoundedCache
 
-__all__ = ["FieldFinder", "FieldLookups"]
-
-#: cached key sets
-_MAX_KEY_SETS: Final = 256
 #: field names and nesting levels that an error lists
 _SHOWN_NAMES: Final = 40
 _SHOWN_LEVELS: Final = 3
@@ -46,20 +39,17 @@ class FieldFinder:
 
     def find(self, record: dict[str, Any]) -> Any:
         """Return the first value that is not null, or None."""
-        if not self.given:
-            return _first_of(self._paths, record)
-        self.seen = self.seen or self.has(record)
-        # a key may contain dots
-        return record[self.given] if self.given in record else _first_of(self._paths, record)
-
-    def among(self, keys: Collection[str]) -> Callable[[dict[str, Any]], Any]:
-        """Return :meth:`find` specialized for records with exactly these keys."""
         if self.given:
-            return self.find
-        paths = [path for path in self._paths if path[0] in keys]
-        if len(paths) == 1 and not paths[0][1]:
-            return itemgetter(paths[0][0])
-        return partial(_first_of, paths) if paths else _nothing
+            self.seen = self.seen or self.has(record)
+            if self.given in record:  # a key may contain dots
+                return record[self.given]
+        for first, rest in self._paths:
+            value = record.get(first)
+            if value is not None and rest:
+                value = _walk(value, rest)
+            if value is not None:
+                return value
+        return None
 
     @property
     def keys(self) -> frozenset[str]:
@@ -91,38 +81,6 @@ class FieldFinder:
             if near
             else f"Name the field with {self.name} (--{self.name.replace('_', '-')}).",
         )
-
-
-def _first_of(paths: list[tuple[str, tuple[str, ...]]], record: dict[str, Any]) -> Any:
-    for first, rest in paths:
-        value = record.get(first)
-        if value is not None and rest:
-            value = _walk(value, rest)
-        if value is not None:
-            return value
-    return None
-
-
-def _nothing(_record: dict[str, Any]) -> None:
-    return None
-
-
-class FieldLookups:
-    """Finds several values in records; the lookup is resolved once for each set of keys and cached."""
-
-    def __init__(self, finders: Iterable[FieldFinder]) -> None:
-        self._finders = tuple(finders)
-        self._known: BoundedCache[tuple[str, ...], list[Callable[[dict[str, Any]], Any]]] = BoundedCache(
-            _MAX_KEY_SETS
-        )
-
-    def find(self, record: dict[str, Any]) -> list[Any]:
-        """Return the value of each finder, in their order."""
-        keys = tuple(record)
-        finds = self._known.get(keys)
-        if finds is None:
-            finds = self._known.put(keys, [finder.among(keys) for finder in self._finders])
-        return [find(record) for find in finds]
 
 
 def _names(value: Any, prefix: str, level: int) -> Iterator[tuple[int, str]]:

@@ -26,8 +26,6 @@ from typing import Any, Final
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.logs.base.options import ToolFormat
 
-__all__ = ["completion_text", "content_text"]
-
 #: types of content parts that are calls of tools (Anthropic) and reasoning (Anthropic, Mistral)
 _TOOL_PARTS: Final = ("tool_use", "tool_call")
 _THINKING_PARTS: Final = ("thinking", "reasoning")

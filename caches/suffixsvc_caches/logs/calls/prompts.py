@@ -6,36 +6,28 @@ message, tool descriptions) is not in a log and is omitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.logs.base.options import ChatTemplate, ReadOptions
 from suffixsvc_caches.logs.calls.messages import completion_text, content_text
 
-__all__ = ["PromptText", "render_messages"]
 
-
-def render_messages(messages: list[Any], options: ReadOptions) -> str:
-    """Render messages to a prompt.
+class PromptText:
+    """Incremental prompt; each message is rendered once.
 
     Raises:
         InvalidInputError: the format of a message is not known.
     """
-    prompt = PromptText(options)
-    for message in messages:
-        prompt.add(message)
-    return prompt.text()
 
-
-class PromptText:
-    """Incremental prompt; each message is rendered once."""
-
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, messages: Iterable[Any] = ()) -> None:
         self._options = options
         self._template = options.chat_template if options.want_prompt else ChatTemplate.NONE
         self._parts: list[str] = []
         self._in_tools = False  # inside a turn of tool results
+        for message in messages:
+            self.add(message)
 
     def add(self, message: Any) -> None:
         """Append a message. InvalidInputError: it is not an object."""

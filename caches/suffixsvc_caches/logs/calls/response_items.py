@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["as_messages", "is_items"]
-
 _CALLS: Final = ("function_call", "custom_tool_call")
 _RESULTS: Final = ("function_call_output", "custom_tool_call_output")
 _TYPES: Final = ("message", "reasoning", *_CALLS, *_RESULTS)

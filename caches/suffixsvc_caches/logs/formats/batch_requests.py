@@ -11,6 +11,7 @@ Source: OpenAI, API reference of batches (the request input object, the request 
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import weakref
 from collections.abc import Iterator
@@ -18,23 +19,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError, StoreError
-from suffixsvc_caches.logs.base.json_text import parse_json
-from suffixsvc_caches.logs.base.lines import split_lines, too_long
+from suffixsvc_caches.logs.base.lines import read_lines
 from suffixsvc_caches.logs.base.options import ReadOptions
 from suffixsvc_caches.logs.base.sources import READ_ERRORS, open_pieces
-
-__all__ = ["BatchRequests"]
 
 #: the database is temporary: no journal, no sync
 _CREATE: Final = """
     pragma journal_mode = off;
     pragma synchronous = off;
-    create table requests (custom_id text primary key, line blob);
+    create table requests (custom_id text primary key, body text);
 """
 #: null marks a custom_id with several different requests
 _INSERT: Final = """
     insert into requests values (?, ?)
-    on conflict do update set line = case when line is excluded.line then line end
+    on conflict do update set body = case when body is excluded.body then body end
 """
 
 
@@ -60,7 +58,7 @@ class BatchRequests:
         if self._requests is None:
             self._requests = self._read()
         found = self._requests.execute(
-            "select line from requests where custom_id = ?", (str(custom_id),)
+            "select body from requests where custom_id = ?", (str(custom_id),)
         ).fetchone()
         if found is None:
             raise InvalidInputError(
@@ -74,7 +72,7 @@ class BatchRequests:
                 expected=f"one in {self._names}",
                 remedy="Read the batches one by one, each with its input.",
             )
-        return parse_json(found[0], self._options.max_depth)["body"]
+        return json.loads(found[0])
 
     def _read(self) -> sqlite3.Connection:
         # readers are generators, which may be closed in any thread
@@ -83,7 +81,7 @@ class BatchRequests:
         try:
             requests.executescript(_CREATE)
             for path in self._options.batch_input:
-                requests.executemany(_INSERT, self._lines(path))
+                requests.executemany(_INSERT, self._read_requests(path))
         except sqlite3.Error as error:
             raise StoreError(
                 f"cannot index {self._names}",
@@ -92,19 +90,22 @@ class BatchRequests:
             ) from None
         return requests
 
-    def _lines(self, path: Path) -> Iterator[tuple[str, bytes]]:
-        """Yield (custom_id, line) of each request."""
-        limit = self._options.max_line_bytes
-        number = 0
+    def _read_requests(self, path: Path) -> Iterator[tuple[str, str]]:
+        """Yield (custom_id, body as JSON) of each request."""
+        options, number = self._options, 0
+        pieces = open_pieces(path, options.encoding)
         try:
-            for number, line in split_lines(open_pieces(path, self._options.encoding), limit):
-                try:
-                    if line is None:
-                        raise too_long("line", limit)
-                    if line and not line.isspace():
-                        yield _custom_id(parse_json(line, self._options.max_depth)), line
-                except InvalidInputError as error:
-                    self._fault(f"{path}, line {number}: {error}")
+            for number, request in read_lines(pieces, options.max_line_bytes, options.max_depth):
+                match request:
+                    case {"custom_id": str(custom_id), "body": dict(body)}:
+                        yield custom_id, json.dumps(body)
+                        del body
+                    case InvalidInputError():
+                        self._fault(f"{path}, line {number}: {request}")
+                    case _:
+                        reason = "a request must be an object with custom_id and body"
+                        self._fault(f"{path}, line {number}: {reason}")
+                del request  # before the next one is decoded, so that one record at a time is in memory
         except READ_ERRORS as damage:
             self._fault(f"{path}, after line {number}: {damage}")
 
@@ -113,13 +114,3 @@ class BatchRequests:
             raise InvalidInputError(reason)
         self._faults += 1
         self._first_fault = self._first_fault or reason
-
-
-def _custom_id(request: Any) -> str:
-    if (
-        isinstance(request, dict)
-        and isinstance(request.get("body"), dict)
-        and isinstance(request.get("custom_id"), str)
-    ):
-        return str(request["custom_id"])
-    raise InvalidInputError("a request must be an object with custom_id and body")

@@ -17,12 +17,11 @@ from itertools import chain
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.errors import at_place
 from suffixsvc_caches.logs.base.json_text import parse_json
 from suffixsvc_caches.logs.base.lines import too_long
 from suffixsvc_caches.logs.base.options import MAX_DEPTH
 from suffixsvc_caches.logs.base.sources import DamagedFile
-
-__all__ = ["read_csv", "split_rows"]
 
 #: if several split a header into the same number of cells, the first is used
 _DELIMITERS: Final = ("\t", ",", ";")
@@ -92,9 +91,8 @@ def split_rows(pieces: Iterable[bytes], limit: int, delimiter: bytes) -> Iterato
     size = lines = 0  # bytes and newlines of the current row
     line = 1
     quoted = False
-    closing = (
-        False  # the last byte closed a cell, unless the next one is a quote, which makes it a doubled quote
-    )
+    # whether the last byte closed a cell, unless the next one is a quote, which makes it a doubled quote
+    closing = False
     before = b"\n"
     for piece in pieces:
         text = before + piece
@@ -186,10 +184,5 @@ def _value(name: str, cell: str, max_depth: int) -> Any:
         try:
             return parse_json(cell, max_depth)
         except InvalidInputError as error:
-            raise InvalidInputError(
-                f"column {name}: {error.message}",
-                expected=error.expected,
-                got=error.got,
-                remedy=error.remedy,
-            ) from None
+            raise at_place(f"column {name}", error) from None
     return cell

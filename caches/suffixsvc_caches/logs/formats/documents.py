@@ -19,8 +19,6 @@ from suffixsvc_caches.logs.base.json_text import check_depth, replace_surrogates
 from suffixsvc_caches.logs.base.options import MAX_DEPTH
 from suffixsvc_caches.logs.base.sources import DamagedFile
 
-__all__ = ["read_documents"]
-
 #: separators between two values
 _BETWEEN: Final = re.compile(r"[\s,]*")
 #: tokens that determine where a value ends: complete strings, an unterminated string, brackets

@@ -15,13 +15,10 @@ Source: Apache Parquet, parquet.thrift.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 from suffixsvc_caches.logs.base.sources import DamagedFile
 from suffixsvc_caches.logs.parquet.thrift_compact import VALUE, CompactReader, Fields
-
-__all__ = ["Chunk", "Page", "read_footer", "read_pages"]
 
 _END: Final = b"PAR1"
 _TAIL_BYTES: Final = 8
@@ -52,29 +49,37 @@ _MOST_VALUES: Final = 1 << 20
 _MOST_PATH_LETTERS: Final = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A column chunk: a column of a row group.
+class Column(NamedTuple):
+    """A column of the file.
 
     Attributes:
         path: names from the root, joined by dots.
         nested: a row can have any number of its cells.
         width: bytes of a cell of fixed length, else 0.
-        cells: number of cells.
-        start: offset of its pages.
-        packed: compressed bytes of its pages.
     """
 
     path: str
     nested: bool
     width: int
+
+
+class Chunk(NamedTuple):
+    """A column chunk: a column of a row group.
+
+    Attributes:
+        column: the column.
+        cells: number of cells.
+        start: offset of its pages.
+        packed: compressed bytes of its pages.
+    """
+
+    column: Column
     cells: int
     start: int
     packed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """A page header.
 
     Attributes:
@@ -88,13 +93,6 @@ class Page:
     values: int
     dictionary: bool
     shared: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    path: str
-    nested: bool
-    width: int
 
 
 def read_footer(file: IO[bytes]) -> list[tuple[int, list[Chunk]]]:
@@ -112,20 +110,19 @@ def read_footer(file: IO[bytes]) -> list[tuple[int, list[Chunk]]]:
     file.seek(size - _TAIL_BYTES - length)
     most_bytes = min(length, _MOST_FOOTER_BYTES)
     footer = CompactReader(file, most_bytes=most_bytes, most_values=_MOST_VALUES).struct(_FOOTER_FIELDS)
-    leaves = _leaves(_structs(footer, 2))
+    columns = _columns(_structs(footer, 2))
     groups = []
     for group in _structs(footer, 4):
         chunks = _structs(group, 1)
-        if len(chunks) != len(leaves):
+        if len(chunks) != len(columns):
             raise DamagedFile("the columns of a row group are not those of the file")
-        pairs = zip(chunks, leaves, strict=True)
-        groups.append((_number(group, 3), [_chunk(chunk, leaf) for chunk, leaf in pairs]))
+        groups.append((_number(group, 3), list(map(_chunk, chunks, columns))))
     return groups
 
 
-def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:
+def _columns(elements: list[dict[int, Any]]) -> list[Column]:
     """Columns of a schema, which is a tree in depth-first order."""
-    leaves: list[_Leaf] = []
+    columns: list[Column] = []
     letters = 0
     above: list[tuple[int, str, bool]] = []  # ancestors: remaining children, path, whether it repeats
     for element in elements[1:]:
@@ -147,19 +144,19 @@ def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:
             above.append((children, path, repeats))
         else:
             width = _number(element, 2) if element.get(1) == _FIXED_LEN_BYTE_ARRAY else 0
-            leaves.append(_Leaf(path, repeats, width))
-    return leaves
+            columns.append(Column(path, repeats, width))
+    return columns
 
 
-def _chunk(chunk: dict[int, Any], leaf: _Leaf) -> Chunk:
+def _chunk(chunk: dict[int, Any], column: Column) -> Chunk:
     described = chunk.get(3)
     if not isinstance(described, dict):
-        raise DamagedFile(f"column {leaf.path} has no metadata")
+        raise DamagedFile(f"column {column.path} has no metadata")
     start = _number(described, 9)
     dictionary = described.get(11)
     if isinstance(dictionary, int) and 0 < dictionary < start:
         start = dictionary
-    return Chunk(leaf.path, leaf.nested, leaf.width, _number(described, 5), start, _number(described, 7))
+    return Chunk(column, _number(described, 5), start, _number(described, 7))
 
 
 def read_pages(file: IO[bytes], chunk: Chunk) -> Iterator[Page]:

@@ -15,23 +15,16 @@ from typing import Any, Final
 import numpy as np
 
 from suffixsvc.errors import InvalidInputError, MissingExtraError
+from suffixsvc_caches.errors import at_place
 from suffixsvc_caches.logs.base.lines import too_long
 from suffixsvc_caches.logs.base.options import MAX_LINE_BYTES, MAX_PAGE_BYTES
 from suffixsvc_caches.logs.base.sources import DamagedFile
 from suffixsvc_caches.logs.base.times import MAX_SECONDS
 from suffixsvc_caches.logs.parquet.cell_sizes import cell_sizes, sum_sizes
 from suffixsvc_caches.logs.parquet.pages import read_footer
-from suffixsvc_caches.logs.parquet.row_groups import BATCH_BYTES, RowGroup
-
-__all__ = ["SkippedRows", "is_table", "read_rows"]
+from suffixsvc_caches.logs.parquet.row_groups import BATCH_BYTES, SkippedRows, plan_row_group
 
 _MAGIC: Final = b"PAR1"
-
-
-class SkippedRows(InvalidInputError):
-    """A row group that exceeds the limits; ``rows`` is the number of skipped rows."""
-
-    rows: int = 1
 
 
 def is_table(path: Path) -> bool:
@@ -80,16 +73,24 @@ def read_rows(
                 columns = [name for name in file.schema_arrow.names if name not in without]
             size, rows = path.stat().st_size, max(1, sum(rows for rows, _ in groups))
             for place, (rows_inside, chunks) in enumerate(groups):
-                group = RowGroup(raw, rows_inside, chunks, columns, max_page_bytes)
-                if group.fault is not None:
-                    yield number + 1, _skipped_rows(group.fault, number + 1, group.rows)
-                    number += group.rows
+                try:
+                    plan = plan_row_group(raw, rows_inside, chunks, columns, max_page_bytes)
+                except SkippedRows as fault:
+                    error = at_place(f"rows {number + 1:,} to {number + rows_inside:,} are skipped", fault)
+                    error.rows = rows_inside
+                    yield number + 1, error
+                    number += rows_inside
                     continue
-                for record in _records(path, pq, metadata, place, group, batch_rows, max_row_bytes):
-                    number += 1
-                    yield number, record
-                    if on_bytes is not None and number % batch_rows == 0:
-                        on_bytes(size * number // rows)
+                settings = {"read_dictionary": plan.apart, "pre_buffer": False, "buffer_size": 1 << 20}
+                with pq.ParquetFile(path, metadata=metadata, **settings) as file:
+                    for batch in file.iter_batches(
+                        min(batch_rows, plan.most), row_groups=[place], columns=columns, use_threads=False
+                    ):
+                        for record in _records(batch, max_row_bytes):
+                            number += 1
+                            yield number, record
+                            if on_bytes is not None and number % batch_rows == 0:
+                                on_bytes(size * number // rows)
             if on_bytes is not None:
                 on_bytes(size)
     # ValueError, OverflowError: names that are not UTF-8, negative offsets
@@ -97,50 +98,20 @@ def read_rows(
         raise DamagedFile(" ".join(str(error).split())[:200]) from None
 
 
-def _skipped_rows(fault: InvalidInputError, first: int, rows: int) -> SkippedRows:
-    error = SkippedRows(
-        f"rows {first:,} to {first + rows - 1:,} are skipped: {fault.message}",
-        expected=fault.expected,
-        got=fault.got,
-        remedy=fault.remedy,
-    )
-    error.rows = rows
-    return error
-
-
-def _records(
-    path: Path, pq: Any, metadata: Any, place: int, group: RowGroup, batch_rows: int, max_row_bytes: int
-) -> Iterator[dict[str, Any] | InvalidInputError]:
-    """Yield the rows of a row group."""
-    settings = {"read_dictionary": group.apart, "pre_buffer": False, "buffer_size": 1 << 20}
-    with pq.ParquetFile(path, metadata=metadata, **settings) as file:
-        batches = file.iter_batches(
-            min(batch_rows, group.most), row_groups=[place], columns=group.columns, use_threads=False
-        )
-        for batch in batches:
-            sizes = [cell_sizes(column) for column in batch.columns]
-            total = sum_sizes(sizes, batch.num_rows)
-            if int(total.sum()) <= min(BATCH_BYTES, max_row_bytes):  # the common case
-                yield from _all(batch)
-                continue
-            for at, size in enumerate(
-                total.tolist()
-            ):  # one at a time, because each may be as large as the limit
-                if size > max_row_bytes:
-                    largest = int(np.argmax([column[at] for column in sizes]))
-                    yield _row_too_long(batch.schema.names[largest], size, max_row_bytes)
-                else:
-                    yield from _all(batch.slice(at, 1))
-
-
-def _row_too_long(column: str, size: int, limit: int) -> InvalidInputError:
-    error = too_long("row", limit)
-    return InvalidInputError(
-        error.message,
-        expected=error.expected,
-        got=f"{size:,} bytes, most of them in the column {column}",
-        remedy=error.remedy,
-    )
+def _records(batch: Any, max_row_bytes: int) -> Iterator[dict[str, Any] | InvalidInputError]:
+    """Yield the rows of a batch; a row that is too long as InvalidInputError."""
+    sizes = [cell_sizes(column) for column in batch.columns]
+    total = sum_sizes(sizes, batch.num_rows)
+    if int(total.sum()) <= min(BATCH_BYTES, max_row_bytes):  # the common case
+        yield from _all(batch)
+        return
+    # one at a time, because each may be as large as the limit
+    for at, size in enumerate(total.tolist()):
+        if size > max_row_bytes:
+            name = batch.schema.names[int(np.argmax([column[at] for column in sizes]))]
+            yield too_long("row", max_row_bytes, f"{size:,} bytes, most of them in the column {name}")
+        else:
+            yield from _all(batch.slice(at, 1))
 
 
 def _all(batch: Any) -> Iterator[dict[str, Any]]:
@@ -166,37 +137,23 @@ def _values(column: Any) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except _UNCONVERTIBLE:  # only cells of this column fail, not the batch
-        values = [_value(cell) for cell in column]
+        values = [_convert(cell) for cell in column]
     return values
 
 
-def _value(cell: Any) -> Any:
-    try:
-        return _convert(cell)
-    except _UNCONVERTIBLE:
-        return _UNREADABLE
-
-
 def _convert(cell: Any) -> Any:
-    """Convert a cell to a Python value, with _UNREADABLE for each part that has none.
-
-    Raises:
-        UnicodeDecodeError: a text in it is not UTF-8.
-    """
+    """Convert a cell to a Python value, with _UNREADABLE for each part that has none."""
     import pyarrow as pa  # noqa: PLC0415 - loaded by the caller
 
     try:
         return cell.as_py()
-    except UnicodeDecodeError:
-        raise
     except _UNCONVERTIBLE:
         if isinstance(cell, pa.TimestampScalar):
             return _seconds(cell.value, cell.type.unit)
         if isinstance(cell, pa.StructScalar):
             return {name: _convert(cell[name]) for name in cell}
         if isinstance(cell, pa.ListScalar):
-            places = range(len(cell.values))
-            return [_convert(cell.values[place]) for place in places]
+            return [_convert(cell.values[place]) for place in range(len(cell.values))]
         if isinstance(cell, (pa.DictionaryScalar, pa.ExtensionScalar)):
             return _convert(cell.value)
         return _UNREADABLE

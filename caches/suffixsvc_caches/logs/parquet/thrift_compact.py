@@ -15,8 +15,6 @@ from typing import IO, Any, Final, TypeAlias
 
 from suffixsvc_caches.logs.base.sources import DamagedFile
 
-__all__ = ["VALUE", "CompactReader", "Fields"]
-
 #: selected fields of a struct: for a struct or a list of structs their selected fields; for a number or a
 #: string VALUE
 Fields: TypeAlias = "Mapping[int, Fields]"
@@ -62,7 +60,8 @@ class CompactReader:
         """
         if depth > _DEEPEST:
             raise DamagedFile("the metadata nest too deeply")
-        self._count_value()
+        if fields:
+            self._count_value()
         found: dict[int, Any] = {}
         seen = number = 0  # seen is a bit set, since a set would grow with the file
         while (head := self._byte()) != _STOP:
@@ -74,59 +73,43 @@ class CompactReader:
                 raise DamagedFile("a field of the metadata is repeated")
             seen |= 1 << number
             kind = head & 15
-            if number not in fields:
-                self._skip(kind, depth, in_head=True)
-            else:
-                value = self._value(kind, fields[number], depth)
+            if kind not in (_TRUE, _FALSE):  # whose value is the kind
+                value = self._value(kind, fields.get(number), depth)
                 if value is not None:
                     found[number] = value
         return found
 
-    def _value(self, kind: int, fields: Fields, depth: int) -> Any:
-        """Read the value of a selected field; None if it has another type and was skipped."""
-        if fields:
-            if kind == _STRUCT:
-                return self.struct(fields, depth + 1)
-            if kind in _LISTS:
-                count, inside = self._list_head()
-                if inside == _STRUCT:
-                    return [self.struct(fields, depth + 1) for _ in range(count)]
-                self._skip_each(count, (inside,), depth + 1)
-                return None
-        elif kind in _INTEGERS:
-            self._count_value()
-            return self._signed()
-        elif kind == _BINARY:
-            self._count_value()
-            size = self._unsigned()
-            self._count_bytes(size)
-            return self._file.read(size)
-        self._skip(kind, depth, in_head=True)
-        return None
-
-    def _skip(self, kind: int, depth: int, *, in_head: bool = False) -> None:
-        """Skip a value. ``in_head``: it is a field of a struct, where a boolean is in the field header."""
+    def _value(self, kind: int, fields: Fields | None, depth: int) -> Any:
+        """Read a value; None if it was skipped: not selected (``fields`` is None), or of another type."""
         if kind in (_TRUE, _FALSE, _BYTE):
-            if kind == _BYTE or not in_head:
-                self._byte()
+            self._byte()
         elif kind in _INTEGERS:
-            self._signed()
+            number = self._signed()
+            if fields == VALUE:
+                self._count_value()
+                return number
         elif kind == _BINARY:
             size = self._unsigned()
+            if fields == VALUE:
+                self._count_value()
+                self._count_bytes(size)
+                return self._file.read(size)
             self.consumed += size
             self._file.seek(size, 1)
         elif kind == _DOUBLE:
             self._count_bytes(_DOUBLE_BYTES)  # counted, so that a list of them is limited
             self._file.seek(_DOUBLE_BYTES, 1)
+        elif kind == _STRUCT:
+            struct = self.struct(fields or {}, depth + 1)
+            return struct if fields else None
         elif depth >= _DEEPEST:
             raise DamagedFile("the metadata nest too deeply")
-        elif kind == _STRUCT:
-            while (head := self._byte()) != _STOP:
-                if not head >> 4:
-                    self._signed()
-                self._skip(head & 15, depth + 1, in_head=True)
         elif kind in _LISTS:
-            count, inside = self._list_head()
+            head = self._byte()
+            count, inside = head >> 4, head & 15
+            count = count if count < _SHORT_LIST else self._unsigned()
+            if fields and inside == _STRUCT:
+                return [self.struct(fields, depth + 1) for _ in range(count)]
             self._skip_each(count, (inside,), depth + 1)
         elif kind == _MAP:
             count = self._unsigned()
@@ -134,17 +117,12 @@ class CompactReader:
             self._skip_each(count, (kinds >> 4, kinds & 15), depth + 1)
         else:
             raise DamagedFile(f"a field of the metadata has the unknown type {kind}")
+        return None
 
     def _skip_each(self, count: int, kinds: tuple[int, ...], depth: int) -> None:
         for _ in range(count):
             for kind in kinds:
-                self._skip(kind, depth)
-
-    def _list_head(self) -> tuple[int, int]:
-        """Read (number of elements, element type)."""
-        head = self._byte()
-        count = head >> 4
-        return count if count < _SHORT_LIST else self._unsigned(), head & 15
+                self._value(kind, None, depth)
 
     def _byte(self) -> int:
         self._count_bytes(1)

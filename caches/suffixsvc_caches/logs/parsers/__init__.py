@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from suffixsvc_caches.logs.base.options import LogFormat, ReadOptions
@@ -15,12 +15,8 @@ from suffixsvc_caches.logs.parsers.sharegpt import ShareGptParser, is_sharegpt
 
 __all__ = ["Labels", "RawCall", "RecordParser", "detect_format", "open_parser"]
 
-_SHAPES: Final[Mapping[LogFormat, Callable[[ReadOptions], RecordParser]]] = {
-    LogFormat.JSONL: FieldParser,
-    LogFormat.TRACES: FieldParser,
-    LogFormat.RECORDINGS: FieldParser,
-    LogFormat.PARQUET: FieldParser,
-    LogFormat.CSV: FieldParser,
+#: formats of other records than fields
+_PARSERS: Final[Mapping[LogFormat, type[RecordParser]]] = {
     LogFormat.OPENAI_CHAT: ChatParser,
     LogFormat.OPENAI_RESPONSES: ChatParser,
     LogFormat.OPENAI_BATCH: ChatParser,
@@ -32,7 +28,7 @@ _SHAPES: Final[Mapping[LogFormat, Callable[[ReadOptions], RecordParser]]] = {
 
 def open_parser(form: LogFormat, options: ReadOptions) -> RecordParser:
     """Return the parser of a format, for one file: its field finders have state."""
-    return _SHAPES[form](options)
+    return _PARSERS.get(form, FieldParser)(options)
 
 
 def detect_format(record: dict[str, Any]) -> LogFormat | None:  # noqa: PLR0911 - a list of cases

@@ -1,17 +1,20 @@
-"""Parser protocol, labels of records, and calls whose texts are not rendered yet."""
+"""Base class of parsers, labels of records, and calls whose texts are not rendered yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from suffixsvc_caches.logs.base.options import ReadOptions
 from suffixsvc_caches.logs.base.times import as_time
+from suffixsvc_caches.logs.calls.answers import answer_content, choices_of, prompt_content, unwrap_json
 from suffixsvc_caches.logs.calls.call import Content
-from suffixsvc_caches.logs.calls.fields import FieldFinder, FieldLookups
-
-__all__ = ["LabelReader", "Labels", "RawCall", "RecordParser"]
+from suffixsvc_caches.logs.calls.fields import FieldFinder
+from suffixsvc_caches.logs.calls.messages import completion_text
+from suffixsvc_caches.logs.calls.prompts import PromptText
 
 #: default paths of labels
 _USUAL: Final[Mapping[str, tuple[str, ...]]] = {
@@ -64,16 +67,36 @@ class RawCall:
     in_conversation: bool = False
 
 
-class RecordParser(Protocol):
-    """Extracts the calls from the records of one format."""
+class RecordParser:
+    """Base class: extracts the calls from the records of one format, in one file.
 
-    @property
-    def finders(self) -> tuple[FieldFinder, ...]:
-        """Finders of the fields that the user can name."""
+    Subclasses set the default paths of fields, by priority.
 
-    @property
-    def unneeded(self) -> frozenset[str]:
-        """Top-level fields that are only needed for prompts."""
+    Args:
+        options: paths that the user named; how to render texts.
+
+    Attributes:
+        finders: finders of the fields that the user can name; they have state.
+        unneeded: top-level fields that are only needed for prompts. None, if messages can be prompts or have
+            calls.
+    """
+
+    #: default paths of the response, of the prompt, and of labels in addition to the common ones
+    responses: tuple[str, ...]
+    prompts: tuple[str, ...] = ()
+    label_paths: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.response = FieldFinder("response_field", options.response_field, self.responses)
+        self.prompt = FieldFinder("prompt_field", options.prompt_field, self.prompts)
+        paths = {label: (*self.label_paths.get(label, ()), *usual) for label, usual in _USUAL.items()}
+        self.label_finders = tuple(
+            FieldFinder(name := f"{label}_field", getattr(options, name), usual)
+            for label, usual in paths.items()
+        )
+        self.finders = (self.response, self.prompt, *self.label_finders)
+        self.unneeded = frozenset[str]()
 
     def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
         """Yield the calls of a record.
@@ -81,42 +104,39 @@ class RecordParser(Protocol):
         Raises:
             InvalidInputError: it has no call.
         """
+        raise NotImplementedError
 
+    def find(self, record: dict[str, Any], *, required: bool = True) -> tuple[Any, Any, Labels]:
+        """Return the response, the prompt and the labels of a record.
 
-class LabelReader:
-    """Reads the labels of records.
+        Raises:
+            InvalidInputError: ``required``, and there is no response field; a null response is not an error.
+        """
+        response, prompt = self.response.find(record), self.prompt.find(record)
+        agent, session, model, kind, time, tokenizer = (finder.find(record) for finder in self.label_finders)
+        if required and response is None and not self.response.has(record):
+            raise self.response.missing(record)
+        at = None if time is None else as_time(time)
+        labels = Labels(_name(agent), _name(session), _name(model), _name(kind), at, _name(tokenizer))
+        return response, prompt, labels
 
-    Args:
-        options: paths that the user named.
-        special: additional default paths by label, with priority over the common ones.
-    """
+    def answers(self, labels: Labels, answer: Any, prompt: Callable[[], Content]) -> Iterator[RawCall]:
+        """Yield one call for each choice of an answer."""
+        for choice in choices_of(answer):
+            yield RawCall(labels, partial(answer_content, choice, self.options), prompt)
 
-    def __init__(self, options: ReadOptions, special: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        special = special or {}
-        self.finders = tuple(
-            FieldFinder(f"{name}_field", getattr(options, f"{name}_field"), (*special.get(name, ()), *usual))
-            for name, usual in _USUAL.items()
-        )
-        self._lookups = FieldLookups(self.finders)
+    def prompt_text(self, value: Any) -> Content:
+        """Render a prompt, which may be JSON in a string."""
+        return prompt_content(unwrap_json(value), self.options)
 
-    def read(self, record: dict[str, Any]) -> Labels:
-        """Return the labels of a record."""
-        agent, session, model, kind, time, tokenizer = self._lookups.find(record)
-        return Labels(
-            _name(agent),
-            _name(session),
-            _name(model),
-            _name(kind),
-            None if time is None else as_time(time),
-            _name(tokenizer),
-        )
+    def turns(self, labels: Labels, messages: Iterable[Any], prompt: PromptText) -> Iterator[RawCall]:
+        """Yield one call for each turn of the assistant; ``prompt`` has what precedes the messages."""
+        for message in messages:
+            if isinstance(message, dict) and message.get("role") == "assistant":
+                response = partial(completion_text, message, self.options.tool_format, self.options.reasoning)
+                yield RawCall(labels, response, prompt.text, in_conversation=True)
+            prompt.add(message)
 
 
 def _name(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    return ""
+    return str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""

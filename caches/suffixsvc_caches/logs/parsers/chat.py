@@ -11,29 +11,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.logs.base.options import ReadOptions
-from suffixsvc_caches.logs.calls.answers import (
-    answer_content,
-    choices_of,
-    is_messages,
-    prompt_content,
-    unwrap_json,
-)
+from suffixsvc_caches.logs.calls.answers import is_messages, prompt_content, unwrap_json
 from suffixsvc_caches.logs.calls.call import Content
-from suffixsvc_caches.logs.calls.fields import FieldFinder
-from suffixsvc_caches.logs.calls.messages import completion_text
 from suffixsvc_caches.logs.calls.prompts import PromptText
 from suffixsvc_caches.logs.formats.batch_requests import BatchRequests
-from suffixsvc_caches.logs.parsers.base import LabelReader, Labels, RawCall
+from suffixsvc_caches.logs.parsers.base import RawCall, RecordParser
 
-__all__ = ["ChatParser"]
-
-_RESPONSES: Final = ("response", "output", "completion")
 _REQUESTS: Final = ("request", "body", "kwargs")
 #: in addition to the common paths
 _LABELS: Final = {
@@ -44,19 +33,15 @@ _LABELS: Final = {
 }
 
 
-class ChatParser:
+class ChatParser(RecordParser):
     """Parses logs of OpenAI-style APIs."""
 
-    #: none, because messages can be prompts or have calls
-    unneeded: frozenset[str] = frozenset()
+    responses = ("response", "output", "completion")
+    label_paths = _LABELS
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        self._labels = LabelReader(options, _LABELS)
-        self._response = FieldFinder("response_field", options.response_field, _RESPONSES)
-        self._prompt = FieldFinder("prompt_field", options.prompt_field, ())
+        super().__init__(options)
         self._requests = BatchRequests(options) if options.batch_input else None
-        self.finders = (self._response, self._prompt, *self._labels.finders)
 
     def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
         """Yield one call for each choice of the answer; without an answer, one for each assistant turn.
@@ -64,49 +49,35 @@ class ChatParser:
         Raises:
             InvalidInputError: neither an answer nor messages.
         """
-        labels = self._labels.read(record)
-        prompt = self._prompt.find(record)
-        if "choices" in record and not self._response.given:
+        response, prompt, labels = self.find(record, required=False)
+        if "choices" in record and not self.response.given:
             answer: Any = record
-        elif self._response.has(record):
-            answer = None if _failed(record) else unwrap_json(self._response.find(record))
+        elif self.response.has(record):
+            answer = None if _failed(record) else unwrap_json(response)
         else:
-            yield from self._turns(record, labels)
+            yield from self.turns(labels, self._conversation(record), PromptText(self.options))
             return
-        for choice in choices_of(_body(answer)):
-            yield RawCall(
-                labels,
-                partial(answer_content, choice, self._options),
-                partial(self._prompt_of, record, prompt),
-            )
+        yield from self.answers(labels, _body(answer), partial(self._prompt_of, record, prompt))
 
     def _prompt_of(self, record: dict[str, Any], prompt: Any) -> Content:
-        request = unwrap_json(prompt) if self._prompt.given else _request(record)
+        if self.prompt.given:
+            return self.prompt_text(prompt)
+        request = _request(record)
         if request is record and self._requests is not None and "custom_id" in record:
             request = self._requests.body(record["custom_id"])
-        return prompt_content(request, self._options)
+        return prompt_content(request, self.options)
 
-    def _turns(self, record: dict[str, Any], labels: Labels) -> Iterator[RawCall]:
+    def _conversation(self, record: dict[str, Any]) -> list[Any]:
         request = _request(record)
         messages = unwrap_json(request.get("messages"))
         if messages is None:
-            raise self._response.missing(record)
+            raise self.response.missing(record)
         if not is_messages(messages):
             raise InvalidInputError(
                 "messages must be a list of objects with a role", got=type(messages).__name__
             )
-        if request is not record:
-            # assistant turns of a request were generated in earlier calls
-            yield RawCall(labels, str, str)
-            return
-        prompt = PromptText(self._options)
-        for message in messages:
-            if isinstance(message, dict) and message.get("role") == "assistant":
-                yield RawCall(labels, self._written(message), prompt.text, in_conversation=True)
-            prompt.add(message)
-
-    def _written(self, message: dict[str, Any]) -> Callable[[], str]:
-        return partial(completion_text, message, self._options.tool_format, self._options.reasoning)
+        # assistant turns of a request were generated in earlier calls: its own has no response
+        return messages if request is record else [{"role": "assistant"}]
 
 
 def _failed(record: dict[str, Any]) -> bool:

@@ -16,13 +16,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from suffixsvc_caches.logs.base.options import ReadOptions
 from suffixsvc_caches.logs.base.times import as_time
-from suffixsvc_caches.logs.calls.answers import answer_content, choices_of, prompt_content, unwrap_json
-from suffixsvc_caches.logs.calls.fields import FieldFinder
-from suffixsvc_caches.logs.parsers.base import LabelReader, RawCall
-
-__all__ = ["LangfuseParser"]
+from suffixsvc_caches.logs.calls.answers import unwrap_json
+from suffixsvc_caches.logs.parsers.base import RawCall, RecordParser
 
 _LABELS: Final = {
     "agent": ("name",),
@@ -33,18 +29,12 @@ _LABELS: Final = {
 _INSIDE: Final = ("data", "traces", "observations")
 
 
-class LangfuseParser:
+class LangfuseParser(RecordParser):
     """Parses observations and traces."""
 
-    #: the messages of a prompt may hold calls, or be the prompt: all fields are needed
-    unneeded: frozenset[str] = frozenset()
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        self._labels = LabelReader(options, _LABELS)
-        self._response = FieldFinder("response_field", options.response_field, ("output",))
-        self._prompt = FieldFinder("prompt_field", options.prompt_field, ("input",))
-        self.finders = (self._response, self._prompt, *self._labels.finders)
+    responses = ("output",)
+    prompts = ("input",)
+    label_paths = _LABELS
 
     def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
         """Yield the generations of a record by time. InvalidInputError: it is not an observation."""
@@ -57,16 +47,8 @@ class LangfuseParser:
             return
         if "type" in record and record["type"] != "GENERATION":
             return
-        if not self._response.has(record):
-            raise self._response.missing(record)
-        labels = self._labels.read(record)
-        prompt = self._prompt.find(record)
-        for choice in choices_of(unwrap_json(self._response.find(record))):
-            yield RawCall(
-                labels,
-                partial(answer_content, choice, self._options),
-                lambda: prompt_content(unwrap_json(prompt), self._options),
-            )
+        response, prompt, labels = self.find(record)
+        yield from self.answers(labels, unwrap_json(response), partial(self.prompt_text, prompt))
 
 
 def _begin(observation: dict[str, Any]) -> float:

@@ -13,12 +13,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from suffixsvc_caches.logs.base.options import ReadOptions
-from suffixsvc_caches.logs.calls.answers import answer_content, choices_of, prompt_content, unwrap_json
-from suffixsvc_caches.logs.calls.fields import FieldFinder
-from suffixsvc_caches.logs.parsers.base import LabelReader, RawCall
-
-__all__ = ["LiteLlmParser"]
+from suffixsvc_caches.logs.calls.answers import unwrap_json
+from suffixsvc_caches.logs.parsers.base import RawCall, RecordParser
 
 _LABELS: Final = {
     "agent": ("metadata.requester_metadata.agent", "metadata.user_api_key_alias", "end_user"),
@@ -29,30 +25,17 @@ _LABELS: Final = {
 }
 
 
-class LiteLlmParser:
+class LiteLlmParser(RecordParser):
     """Parses LiteLLM's payloads."""
 
-    #: the messages of a prompt may hold calls, or be the prompt: all fields are needed
-    unneeded: frozenset[str] = frozenset()
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        self._labels = LabelReader(options, _LABELS)
-        self._response = FieldFinder("response_field", options.response_field, ("response",))
-        self._prompt = FieldFinder("prompt_field", options.prompt_field, ("messages",))
-        self.finders = (self._response, self._prompt, *self._labels.finders)
+    responses = ("response",)
+    prompts = ("messages",)
+    label_paths = _LABELS
 
     def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
         """Yield one call for each choice. InvalidInputError: there is no response field."""
         payload = record.get("standard_logging_object", record)
-        if not isinstance(payload, dict) or not self._response.has(payload):
-            raise self._response.missing(record)
-        answer = None if payload.get("status") == "failure" else unwrap_json(self._response.find(payload))
-        labels = self._labels.read(payload)
-        prompt = self._prompt.find(payload)
-        for choice in choices_of(answer):
-            yield RawCall(
-                labels,
-                partial(answer_content, choice, self._options),
-                lambda: prompt_content(unwrap_json(prompt), self._options),
-            )
+        response, prompt, labels = self.find(payload if isinstance(payload, dict) else record)
+        failed = isinstance(payload, dict) and payload.get("status") == "failure"
+        answer = None if failed else unwrap_json(response)
+        yield from self.answers(labels, answer, partial(self.prompt_text, prompt))

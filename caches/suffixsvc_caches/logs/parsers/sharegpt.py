@@ -12,18 +12,12 @@ data/README.md (function_call, observation, system and tools beside the turns).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.logs.base.json_text import parse_json
-from suffixsvc_caches.logs.base.options import ReadOptions
-from suffixsvc_caches.logs.calls.fields import FieldFinder
-from suffixsvc_caches.logs.calls.messages import completion_text
 from suffixsvc_caches.logs.calls.prompts import PromptText
-from suffixsvc_caches.logs.parsers.base import LabelReader, RawCall
-
-__all__ = ["ShareGptParser", "is_sharegpt"]
+from suffixsvc_caches.logs.parsers.base import RawCall, RecordParser
 
 _TURNS: Final = ("conversations", "conversation")
 _CALL: Final = "function_call"
@@ -47,18 +41,11 @@ def is_sharegpt(record: dict[str, Any]) -> bool:
     )
 
 
-class ShareGptParser:
+class ShareGptParser(RecordParser):
     """Parses conversations; ``response_field`` and ``prompt_field`` name the turns and the system message."""
 
-    #: none, because prompts are built from the same turns as responses
-    unneeded: frozenset[str] = frozenset()
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        self._labels = LabelReader(options)
-        self._turns = FieldFinder("response_field", options.response_field, _TURNS)
-        self._system = FieldFinder("prompt_field", options.prompt_field, ("system",))
-        self.finders = (self._turns, self._system, *self._labels.finders)
+    responses = _TURNS
+    prompts = ("system",)
 
     def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
         """Yield one call for each turn of the model.
@@ -66,24 +53,11 @@ class ShareGptParser:
         Raises:
             InvalidInputError: there are no turns, or one is malformed.
         """
-        if not self._turns.has(record):
-            raise self._turns.missing(record)
-        turns = self._turns.find(record)
+        turns, system, labels = self.find(record)
         if not isinstance(turns, list):
             raise InvalidInputError("a conversation must be a list of turns", got=type(turns).__name__)
-        labels = self._labels.read(record)
-        prompt = PromptText(self._options)
-        system = self._system.find(record)
-        if system:
-            prompt.add({"role": "system", "content": system})
-        for turn in turns:
-            message = _message(turn)
-            if message["role"] == "assistant":
-                written = partial(
-                    completion_text, message, self._options.tool_format, self._options.reasoning
-                )
-                yield RawCall(labels, written, prompt.text, in_conversation=True)
-            prompt.add(message)
+        prompt = PromptText(self.options, [{"role": "system", "content": system}] if system else ())
+        yield from self.turns(labels, map(_message, turns), prompt)
 
 
 def _message(turn: Any) -> dict[str, Any]:

@@ -25,8 +25,6 @@ from suffixsvc.types import FloatArray
 from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext, Part
 from suffixsvc_driver.targets.llama.model import LlamaModel
 
-__all__ = ["choose_flash_attention"]
-
 _log = structlog.get_logger(__name__)
 #: tokens of one wide step, and of as many plain ones; wide enough that llama.cpp uses other kernels
 _TOKENS: Final = (1, 2, 3, 4)
@@ -59,14 +57,11 @@ def _is_width_independent(model: LlamaModel, threads: int) -> bool:
         flash_attention=True,
         snapshots=False,
     )
-    context = LlamaContext(model, settings)
-    try:
+    with LlamaContext(model, settings) as context:
         context.decode_part(Part(0, 0, _TOKENS))
         together: list[FloatArray] = [context.logits(i).copy() for i in range(len(_TOKENS))]
         for i, token in enumerate(_TOKENS):
             context.decode_part(Part(1, i, (token,)))
             if not np.array_equal(context.logits(0), together[i]):
                 return False
-        return True
-    finally:
-        context.close()
+    return True

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from suffixsvc.errors import MissingExtraError, ModelError
 
-__all__ = ["build_name", "clear_log", "llama", "recent_log"]
-
 _PINNED: Final = "0.3.36"
 #: known defaults; they are distinctive enough that a shifted struct does not have them by chance
 _CONTEXT_DEFAULTS: Final = {
@@ -94,30 +92,23 @@ def _load() -> Any:
 
 def _check_layout(package: Any, module: Any) -> None:
     remedy = f"Install the version this was written for: pip install llama-cpp-python=={_PINNED}"
-    if package.__version__ != _PINNED:
-        raise ModelError(
-            "unsupported version of llama-cpp-python",
-            expected=_PINNED,
-            got=package.__version__,
-            remedy=remedy,
-        )
-    for name, size in _SIZES.items():
-        got = ctypes.sizeof(getattr(module, name))
-        if got != size:
-            raise ModelError(f"unknown layout of {name}: other size", expected=size, got=got, remedy=remedy)
-    for params, known in (
-        (module.llama_context_default_params(), _CONTEXT_DEFAULTS),
-        (module.llama_model_default_params(), _MODEL_DEFAULTS),
-    ):
-        for field, expected in known.items():
-            found: object = getattr(params, field, None)
-            if found != expected:
-                raise ModelError(
-                    f"unknown layout of {type(params).__name__}: other default of {field}",
-                    expected=expected,
-                    got=found,
-                    remedy=remedy,
-                )
+    found: list[tuple[str, object, object]] = [
+        ("unsupported version of llama-cpp-python", _PINNED, package.__version__)
+    ]
+    if package.__version__ == _PINNED:
+        for name, size in _SIZES.items():
+            found.append(
+                (f"unknown layout of {name}: other size", size, ctypes.sizeof(getattr(module, name)))
+            )
+        for params, known in (
+            (module.llama_context_default_params(), _CONTEXT_DEFAULTS),
+            (module.llama_model_default_params(), _MODEL_DEFAULTS),
+        ):
+            kind = f"unknown layout of {type(params).__name__}: other default of"
+            found += [(f"{kind} {name}", value, getattr(params, name, None)) for name, value in known.items()]
+    for what, expected, got in found:
+        if got != expected:
+            raise ModelError(what, expected=expected, got=got, remedy=remedy)
 
 
 def _silence(module: Any) -> None:

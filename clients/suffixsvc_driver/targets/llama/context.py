@@ -10,7 +10,6 @@ same bits.
 from __future__ import annotations
 
 import ctypes
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,26 +17,20 @@ from typing import Any, Final
 import numpy as np
 
 from suffixsvc.errors import LimitExceededError, ModelError
+from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import FloatArray
 from suffixsvc_driver.drafts.tree import depths_of
 from suffixsvc_driver.targets.llama.binding import llama, recent_log
 from suffixsvc_driver.targets.llama.context_settings import KV_TYPES, MAX_SEQUENCES, ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel
 
-__all__ = ["MAX_SEQUENCES", "ContextSettings", "LlamaContext", "Outputs", "Part", "State"]
+__all__ = ["MAX_SEQUENCES", "ContextSettings", "LlamaContext", "Part", "State"]
 
 #: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, and no flags
 _PARTIAL_ONLY: Final = 1
 _WHOLE: Final = 0
 _Int32s: Final = ctypes.POINTER(ctypes.c_int32)
 State = ctypes.Array[ctypes.c_uint8]
-
-
-class Outputs(enum.Enum):
-    """Which positions of a batch get logits."""
-
-    NONE = enum.auto()
-    ALL = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,7 @@ class Part:
     sequences: tuple[int, ...] = ()
 
 
-class LlamaContext:
+class LlamaContext(ClosedOnExit):
     """KV memory and compute buffers of a model. Not thread-safe. Close it before the model.
 
     Args:
@@ -139,15 +132,17 @@ class LlamaContext:
         pointer = ctypes.POINTER(ctypes.c_int8)
         return ctypes.cast(self._flags.ctypes.data + self.settings.batch_size - logits_from, pointer)
 
-    def decode(self, tokens: Sequence[int], start: int, slot: int, outputs: Outputs) -> None:
+    def decode(self, tokens: Sequence[int], start: int, slot: int, *, logits: bool) -> None:
         """Compute ``tokens`` at positions ``start``.. of ``slot``; at most ``batch_size`` of them.
+
+        Args:
+            logits: of all positions; otherwise of none.
 
         Raises:
             LimitExceededError: the slot is full. Nothing was computed.
             ModelError: llama.cpp failed.
         """
-        logits_from = len(tokens) if outputs is Outputs.NONE else 0
-        self.decode_part(Part(slot, start, tuple(tokens), logits_from))
+        self.decode_part(Part(slot, start, tuple(tokens), 0 if logits else len(tokens)))
 
     def decode_part(self, part: Part) -> None:
         """Compute one part: ``logits(i)`` are those after its token ``i``, from ``logits_from`` on.
@@ -237,10 +232,7 @@ class LlamaContext:
             ModelError: llama.cpp failed.
         """
         n = len(tokens)
-        if max(positions) >= self.slot_size:
-            raise LimitExceededError(
-                "the context is full", expected=f"at most {self.slot_size} tokens", got=max(positions) + 1
-            )
+        self._check_fits(n, 0, max(positions) + 1)
         self._tokens[:n] = tokens
         self._positions[:n] = positions
         self._batch.n_seq_id = self._one_each

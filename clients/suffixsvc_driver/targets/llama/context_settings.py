@@ -6,10 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from suffixsvc.errors import InvalidConfigError
+from suffixsvc_driver.settings.checks import check_numbers, require
 from suffixsvc_driver.targets.llama.machine import usable_cores
-
-__all__ = ["KV_TYPES", "MAX_SEQUENCES", "ContextSettings"]
 
 #: name -> ggml type number
 KV_TYPES: Final = {"f32": 0, "f16": 1}
@@ -56,22 +54,15 @@ class ContextSettings:
     branches: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("context_size", "slots", "threads", "batch_size", "max_width"):
-            if getattr(self, name) < 1:
-                raise InvalidConfigError(f"{name} must be >= 1", got=getattr(self, name))
-        max_threads = _THREADS_PER_CORE * (os.cpu_count() or 1)
-        if self.threads > max_threads:  # they spin: hundreds of them would stall the machine
-            raise InvalidConfigError(
-                f"threads must be <= {max_threads}; one per core is best", got=self.threads
-            )
-        if not 0 <= self.branches < MAX_SEQUENCES - self.slots:
-            raise InvalidConfigError(
-                f"branches must be >= 0 and < {MAX_SEQUENCES} - slots, the sequences of llama.cpp",
-                got=self.branches,
-            )
-        if self.kv_type not in KV_TYPES:
-            raise InvalidConfigError(f"kv_type must be {' or '.join(KV_TYPES)}", got=repr(self.kv_type))
-        if self.max_width > self.batch_size:
-            raise InvalidConfigError(
-                f"max_width must be <= batch_size = {self.batch_size}", got=self.max_width
-            )
+        check_numbers(self, branches=0)
+        # they spin: hundreds of them would stall the machine
+        most = _THREADS_PER_CORE * (os.cpu_count() or 1)
+        require(self.threads <= most, f"threads must be <= {most}; one per core is best", self.threads)
+        require(
+            self.branches < MAX_SEQUENCES - self.slots,
+            f"branches must be < {MAX_SEQUENCES} - slots, the sequences of llama.cpp",
+            self.branches,
+        )
+        require(self.kv_type in KV_TYPES, f"kv_type must be {' or '.join(KV_TYPES)}", repr(self.kv_type))
+        fits = self.max_width <= self.batch_size
+        require(fits, f"max_width must be <= batch_size = {self.batch_size}", self.max_width)

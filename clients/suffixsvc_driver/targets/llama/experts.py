@@ -12,8 +12,6 @@ from suffixsvc.errors import InvalidConfigError
 from suffixsvc_driver.targets.llama.binding import llama
 from suffixsvc_models.gguf_header import GgufHeader
 
-__all__ = ["expert_counts", "override_experts"]
-
 #: LLAMA_KV_OVERRIDE_TYPE_INT
 _INT: Final = 0
 

@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.errors import GrammarError, ModelError
+from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_driver.sampling.gbnf import check_grammar
 from suffixsvc_driver.sampling.settings import IdArray
 from suffixsvc_driver.targets.llama.binding import llama, recent_log
 from suffixsvc_driver.targets.llama.model import LlamaModel
-
-__all__ = ["LlamaGrammar"]
 
 #: llama_token_data
 _CANDIDATE: Final = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
@@ -31,7 +30,7 @@ _CHUNK: Final = 4096
 _TIME_LIMIT: Final = 0.02
 
 
-class LlamaGrammar:
+class LlamaGrammar(ClosedOnExit):
     """A grammar at a point of a text. Not thread-safe. It must not outlive the model.
 
     Args:
@@ -145,14 +144,11 @@ class LlamaGrammar:
         if not len(drafted) or not self.permits_one(drafted[0]):
             return 0
         deadline = time.perf_counter() + self.time_limit
-        ahead = self.copy()
-        try:
+        with self.copy() as ahead:
             for count, token in enumerate(drafted):
                 if not ahead.permits_one(token) or time.perf_counter() > deadline:
                     return count
                 if token in self._model.eog_ids:
                     return count + 1
                 ahead.accept(token)
-            return len(drafted)
-        finally:
-            ahead.close()
+        return len(drafted)

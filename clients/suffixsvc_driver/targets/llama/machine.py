@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MachineNote", "inspect_machine", "physical_cores", "usable_cores"]
-
 
 @dataclass(frozen=True, slots=True)
 class MachineNote:
@@ -40,27 +38,30 @@ def inspect_machine(
         environment: environment variables of the process.
         root: root of the file system that has /proc and /sys.
     """
-    logical = _logical_cores(root)
-    physical = physical_cores(root)
-    notes = [_cores(logical, physical), _threads(threads, physical)]
+    logical, physical = _logical_cores(root), physical_cores(root)
+    found, advice = f"{physical} physical ones, none seen twice", ""
+    if logical > physical:
+        found = f"{physical} physical ones, seen as {logical} (SMT)"
+        advice = f"never more than {physical} threads: two threads on one core slow each other down"
+    notes = [MachineNote("cores", found, advice)]
+    advice = "" if threads == physical else f"{physical} would be faster if nothing else runs here"
+    if threads > physical:
+        advice = f"take {physical}: llama.cpp's threads spin, and timings collapse where they share cores"
+    notes.append(MachineNote("threads", f"{threads}, on {physical} cores", advice))
     quota = _quota(root)
     if quota is not None:
         advice = f"take at most {max(1, int(quota))} threads" if threads > quota else ""
         notes.append(MachineNote("quota", f"this process may use {quota:.1f} cores", advice))
     nodes = len(list(root.glob("sys/devices/system/node/node[0-9]*")))
     if nodes > 1:
-        notes.append(
-            MachineNote("numa", f"{nodes} nodes", "start with numactl --interleave=all, or bind to one node")
-        )
+        advice = "start with numactl --interleave=all, or bind to one node"
+        notes.append(MachineNote("numa", f"{nodes} nodes", advice))
     omp = environment.get("OMP_NUM_THREADS", "")
-    notes.append(
-        MachineNote(
-            "openmp",
-            f"OMP_NUM_THREADS={omp}" if omp else "OMP_NUM_THREADS is not set",
-            "" if omp == "1" else "set OMP_NUM_THREADS=1 where llama.cpp was built with OpenMP",
-        )
-    )
-    pages = _chosen(_read(root / "sys/kernel/mm/transparent_hugepage/enabled"))
+    advice = "" if omp == "1" else "set OMP_NUM_THREADS=1 where llama.cpp was built with OpenMP"
+    found = f"OMP_NUM_THREADS={omp}" if omp else "OMP_NUM_THREADS is not set"
+    notes.append(MachineNote("openmp", found, advice))
+    # the selected value is in brackets
+    pages = _read(root / "sys/kernel/mm/transparent_hugepage/enabled").partition("[")[2].partition("]")[0]
     if pages:
         notes.append(MachineNote("huge pages", f"{pages} (they gained nothing where it was tried)"))
     return notes
@@ -102,27 +103,6 @@ def _cpus(root: Path) -> list[Path]:
     ]  # fmt: skip
 
 
-def _cores(logical: int, physical: int) -> MachineNote:
-    if logical > physical:
-        return MachineNote(
-            "cores",
-            f"{physical} physical ones, seen as {logical} (SMT)",
-            f"never more than {physical} threads: two threads on one core slow each other down",
-        )
-    return MachineNote("cores", f"{physical} physical ones, none seen twice")
-
-
-def _threads(threads: int, physical: int) -> MachineNote:
-    if threads > physical:
-        return MachineNote(
-            "threads",
-            f"{threads}, on {physical} cores",
-            f"take {physical}: llama.cpp's threads spin, and timings collapse where they share cores",
-        )
-    fewer = "" if threads == physical else f"{physical} would be faster if nothing else runs here"
-    return MachineNote("threads", f"{threads}, on {physical} cores", fewer)
-
-
 def _quota(root: Path) -> float | None:
     """The lowest quota, in cores, of the process's control group and those above it (cgroup v2 or v1)."""
     quotas = [quota for group in _groups(root) if (quota := _quota_of(group)) is not None]
@@ -152,11 +132,6 @@ def _quota_of(group: Path) -> float | None:
         quota = int(limits[0]) / int(limits[1])
         return quota if quota > 0 else None
     return None
-
-
-def _chosen(line: str) -> str:
-    """The selected value of a sysfs file, which is in brackets."""
-    return line.partition("[")[2].partition("]")[0]
 
 
 def _read(path: Path) -> str:

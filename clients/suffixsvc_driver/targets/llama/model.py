@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from suffixsvc.errors import InvalidTokensError, LimitExceededError, ModelCorruptError, ModelError
 from suffixsvc.fingerprint import tokenizer_fingerprint
+from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import TokenArray, TokenIds
+from suffixsvc.values import as_token_array
 from suffixsvc_driver.targets.llama.binding import clear_log, llama, recent_log
 from suffixsvc_driver.targets.llama.experts import override_experts
-from suffixsvc_models.gguf_check import check_gguf
+from suffixsvc_models.gguf_header import check_gguf
 from suffixsvc_models.vocabulary import Vocabulary
-
-__all__ = ["LlamaModel", "SpecialToken", "check_ids", "check_prompt", "file_digest"]
 
 #: bytes of the head and of the tail of a file that are hashed
 _HASHED_BYTES: Final = 1 << 20
@@ -40,7 +41,7 @@ class SpecialToken:
     strips: bool
 
 
-class LlamaModel:
+class LlamaModel(ClosedOnExit):
     """A loaded model. Close it, or use it as a context manager; close its contexts first.
 
     Args:
@@ -82,12 +83,6 @@ class LlamaModel:
             )
         self._vocab = self._lib.llama_model_get_vocab(self._handle)
         self.vocab_size: int = self._lib.llama_vocab_n_tokens(self._vocab)
-
-    def __enter__(self) -> LlamaModel:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Free the weights. Idempotent."""
@@ -177,13 +172,10 @@ class LlamaModel:
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token, special tokens spelled out; empty for an unused id."""
-        size = 64
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            n = self._lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, True)
-            if n >= 0:
-                return buffer.raw[:n]
-            size = -n
+        piece, vocab = self._lib.llama_token_to_piece, self._vocab
+        return bytes(
+            _filled(ctypes.c_char, 64, lambda buffer, room: piece(vocab, token, buffer, room, 0, True))
+        )
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         """Tokenize a text. ``parse_special`` recognises spelled-out special tokens (chat templates)."""
@@ -192,27 +184,25 @@ class LlamaModel:
 
     def token_array(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> TokenArray:
         """Tokenize a text like :meth:`tokenize`, to int32[n]. Releases the GIL."""
-        data = text.encode()
-        room = len(data) + 8
-        while True:
-            ids = (ctypes.c_int32 * room)()
-            args = (self._vocab, data, len(data), ids, room, add_special, parse_special)
-            n = self._lib.llama_tokenize(*args)
-            if n >= 0:
-                return np.ctypeslib.as_array(ids)[:n].copy()  # the buffer is much larger
-            room = -n
+        data, tokenize = text.encode(), self._lib.llama_tokenize
+        flags = add_special, parse_special
+        return _filled(
+            ctypes.c_int32,
+            len(data) + 8,
+            lambda ids, room: tokenize(self._vocab, data, len(data), ids, room, *flags),
+        )
 
     def detokenize(self, token_ids: TokenIds, *, special: bool = False) -> str:
         """Return the text of tokens; bytes that are not valid UTF-8 become U+FFFD."""
         ids = check_ids(token_ids, self.vocab_size)
         array = (ctypes.c_int32 * max(1, len(ids)))(*ids)
-        room = 16 * len(ids) + 64
-        while True:
-            buffer = ctypes.create_string_buffer(room)
-            n = self._lib.llama_detokenize(self._vocab, array, len(ids), buffer, room, False, special)
-            if n >= 0:
-                return buffer.raw[:n].decode("utf-8", "replace")
-            room = -n
+        detokenize, head = self._lib.llama_detokenize, (self._vocab, array, len(ids))
+        text = _filled(
+            ctypes.c_char,
+            16 * len(ids) + 64,
+            lambda buffer, room: detokenize(*head, buffer, room, False, special),
+        )
+        return bytes(text).decode("utf-8", "replace")
 
     def chat(self, messages: Sequence[Mapping[str, str]], *, add_assistant: bool = True) -> str:
         """Apply the model's chat template to messages ({"role": .., "content": ..}); ChatML if the file has
@@ -225,20 +215,34 @@ class LlamaModel:
         pairs = [(m["role"].encode(), m["content"].encode()) for m in messages]
         struct = self._lib.llama_chat_message
         array = (struct * max(1, len(pairs)))(*(struct(role=r, content=c) for r, c in pairs))
-        room = 2 * sum(len(r) + len(c) for r, c in pairs) + 256
-        while True:
-            buffer = ctypes.create_string_buffer(room)
+
+        def apply(buffer: Any, room: int) -> int:
             args = (template, array, len(pairs), add_assistant, buffer, room)
-            n = self._lib.llama_chat_apply_template(*args)
+            n = int(self._lib.llama_chat_apply_template(*args))
             if n < 0:
                 raise ModelError(
                     f"llama.cpp does not support the chat template of {self.path.name}",
                     got=template[:60].decode("utf-8", "replace"),
                     remedy="Build the prompt yourself and tokenize it.",
                 )
-            if n <= room:
-                return buffer.raw[:n].decode("utf-8", "replace")
-            room = n
+            return n
+
+        text = _filled(ctypes.c_char, 2 * sum(len(r) + len(c) for r, c in pairs) + 256, apply)
+        return bytes(text).decode("utf-8", "replace")
+
+
+def _filled(kind: Any, room: int, fill: Callable[[Any, int], int]) -> npt.NDArray[Any]:
+    """Return what a C function writes into an array, which is enlarged if the function needs more room.
+
+    Args:
+        fill: called with an array and its size; returns the size used, or needed (possibly negative).
+    """
+    while True:
+        buffer = (kind * room)()
+        n = fill(buffer, room)
+        if 0 <= n <= room:
+            return np.ctypeslib.as_array(buffer)[:n].copy()  # the buffer may be much larger
+        room = abs(n)
 
 
 def file_digest(path: Path) -> str:
@@ -258,21 +262,13 @@ def check_ids(token_ids: TokenIds, vocab_size: int) -> list[int]:
     Raises:
         InvalidTokensError: not a 1-D sequence of integers, or an id outside the vocabulary.
     """
-    array = np.asarray(token_ids)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+    array = as_token_array(token_ids)
+    if array.size and int(array.max()) >= vocab_size:
         raise InvalidTokensError(
-            "token ids must be a 1-D sequence of integers",
-            expected="integers, rank 1",
-            got=f"{array.dtype}, rank {array.ndim}",
+            "token ids must be inside the model's vocabulary",
+            expected=f"0 .. {vocab_size - 1}",
+            got=int(array.max()),
         )
-    if array.size:
-        low, high = int(array.min()), int(array.max())
-        if low < 0 or high >= vocab_size:
-            raise InvalidTokensError(
-                "token ids must be inside the model's vocabulary",
-                expected=f"0 .. {vocab_size - 1}",
-                got=low if low < 0 else high,
-            )
     return [int(i) for i in array.tolist()]
 
 

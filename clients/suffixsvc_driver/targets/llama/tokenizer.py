@@ -7,8 +7,6 @@ from typing import Final
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc_driver.targets.llama.model import LlamaModel, SpecialToken
 
-__all__ = ["LlamaTokenizer"]
-
 #: prefixes for encoding a continued text with a tokenizer that puts a blank at the start of every text
 _ANCHORS: Final = ("\n", "=", "a", "\u4e00")
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import queue
 import threading
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from suffixsvc.errors import ServiceUnavailableError, SuffixError
 from suffixsvc.runtime.signal_guard import AtomicCondition
 from suffixsvc.types import Draft
-
-__all__ = ["WorkerChannel", "WorkerReply", "WorkerRequest"]
 
 _JOIN_SECONDS = 5.0
 
@@ -37,13 +35,13 @@ class WorkerRequest:
 
     number: int
     session_id: str
-    context: list[int]
-    keep: int
-    max_draft_tokens: int
-    p_min: float
-    top_k: int
-    wait_seconds: float
     timeout_seconds: float
+    p_min: float = 0.4
+    top_k: int = 10
+    wait_seconds: float = 0.0
+    context: list[int] = field(default_factory=list)
+    keep: int = 0
+    max_draft_tokens: int = 0
     forget: bool = False
     suggested: tuple[int, ...] = ()
 
@@ -76,21 +74,14 @@ class WorkerChannel(ABC):
         self._changed = AtomicCondition()
         self._pending = 0  # number of the request whose reply was not taken yet; 0 = none
         self._reply: WorkerReply | None = None
-        self._failed = False
-        self._error: SuffixError | None = None
+        #: why it failed; None while it works
+        self.error: SuffixError | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
     def failed(self) -> bool:
         """Whether the channel has ended."""
-        with self._changed:
-            return self._failed
-
-    @property
-    def error(self) -> SuffixError | None:
-        """Why it failed."""
-        with self._changed:
-            return self._error
+        return self.error is not None
 
     @property
     def outstanding(self) -> bool:
@@ -112,7 +103,7 @@ class WorkerChannel(ABC):
     def wait(self, seconds: float) -> bool:
         """Wait for the reply to the last request, up to ``seconds``; return whether it arrived."""
         with self._changed:
-            self._changed.wait_for(lambda: self._failed or self._reply is not None, timeout=seconds)
+            self._changed.wait_for(lambda: self.failed or self._reply is not None, timeout=seconds)
             return self._reply is not None
 
     def take_reply(self) -> WorkerReply | None:
@@ -123,8 +114,7 @@ class WorkerChannel(ABC):
                 self._pending = 0
             return reply
 
-    @abstractmethod
-    def abandon(self) -> None:
+    def abandon(self) -> None:  # noqa: B027 - a worker of ours has the timeout and stops by itself
         """Give up the outstanding request, because the caller has the next one. Never blocks."""
 
     def end(self) -> None:
@@ -146,9 +136,6 @@ class WorkerChannel(ABC):
     def _abort(self) -> None:
         """Make :meth:`_serve` return soon. Any thread, at any time, more than once."""
 
-    def _next_request(self) -> WorkerRequest | None:
-        return self._requests.get()
-
     def _deliver(self, number: int, reply: WorkerReply) -> None:
         """Deliver the reply to a request; it is dropped if another request was sent since."""
         with self._changed:
@@ -158,8 +145,7 @@ class WorkerChannel(ABC):
 
     def _fail(self, error: SuffixError) -> None:
         with self._changed:
-            self._failed = True
-            self._error = self._error or error
+            self.error = self.error or error
             self._changed.notify_all()
 
     def _run(self) -> None:

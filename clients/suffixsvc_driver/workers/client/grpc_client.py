@@ -22,10 +22,8 @@ from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
 from suffixsvc_driver.workers.client.grpc_stream import DraftStream
 from suffixsvc_driver.workers.client.interface import WorkerDescription
-from suffixsvc_driver.workers.client.single import CONNECT_SECONDS, SingleWorker, require_speed
-from suffixsvc_models.vocabulary import MAX_SIZE_DIFFERENCE, Vocabulary
-
-__all__ = ["DraftWorkerClient"]
+from suffixsvc_driver.workers.client.single import CONNECT_SECONDS, SingleWorker, require_speeds
+from suffixsvc_models.vocabulary import Vocabulary
 
 #: sessions and pools have their own backoff: gRPC's must not outlast a restart
 _CHANNEL_OPTIONS: Final = (
@@ -72,16 +70,17 @@ class DraftWorkerClient(SingleWorker):
     def _disconnect(self) -> None:
         self._channels.close()
 
-    def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:
-        """Return the worker's description; waits for a worker that does not listen yet.
+    def describe(
+        self, timeout_seconds: float = CONNECT_SECONDS, *, patient: bool = True
+    ) -> WorkerDescription:
+        """Return the worker's description.
+
+        Args:
+            patient: wait for a worker that does not listen yet.
 
         Raises:
             ServiceUnavailableError: no reply in time; or, at once, the listener belongs to another user.
         """
-        return self._describe(timeout_seconds, patient=True)
-
-    def _describe(self, timeout_seconds: float, *, patient: bool) -> WorkerDescription:
-        """``patient``: wait for a worker that does not listen yet."""
         reply = self._call_describe(timeout_seconds, patient=patient)
         vocabulary = Vocabulary(
             kind=reply.vocab_type,
@@ -92,8 +91,7 @@ class DraftWorkerClient(SingleWorker):
             add_eos=reply.add_eos,
             fingerprint=reply.fingerprint,
         )
-        require_speed(reply.seconds_per_token, self.address)
-        require_speed(reply.seconds_per_read_token, self.address)
+        require_speeds(self.address, reply.seconds_per_token, reply.seconds_per_read_token)
         return WorkerDescription(
             reply.model,
             reply.context_size,
@@ -155,18 +153,11 @@ class DraftWorkerClient(SingleWorker):
         return replace(known, texts=tuple(texts))
 
     def _verify(self, timeout_seconds: float, *, patient: bool) -> WorkerDescription:
-        description = self._describe(timeout_seconds, patient=patient)
-        found = self.vocabulary_check.known(description.instance_id)
-        if found is not None:
-            return found
-        vocabulary, target = description.vocabulary, self.vocabulary_check.target
-        same = target is not None and vocabulary.fingerprint == target.fingerprint
-        near = target is not None and abs(vocabulary.size - target.size) <= MAX_SIZE_DIFFERENCE
-        if same or not near:  # equal or refused by the size alone: the texts are not needed
-            return self.vocabulary_check.compare(description, vocabulary, "by its fingerprint")
-        vocabulary = self.vocabulary(description, timeout_seconds)
-        return self.vocabulary_check.compare(
-            description, vocabulary, f"the texts of {len(vocabulary.texts)} ids"
+        description = self.describe(timeout_seconds, patient=patient)
+        return self.vocabulary_check.verify(
+            description.instance_id,
+            lambda: description,
+            lambda _: self.vocabulary(description, timeout_seconds),
         )
 
     def _new_channel(self) -> DraftStream:

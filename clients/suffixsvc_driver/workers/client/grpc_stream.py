@@ -17,8 +17,6 @@ from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
 from suffixsvc_driver.workers.client.channel import WorkerChannel, WorkerReply, WorkerRequest
 
-__all__ = ["DraftStream"]
-
 
 class DraftStream(WorkerChannel):
     """One stream.
@@ -40,9 +38,6 @@ class DraftStream(WorkerChannel):
         self._lock = threading.Lock()
         self._call: Any = None  # the public type of gRPC's calls lacks their methods
         self._ended = False
-
-    def abandon(self) -> None:
-        """Do nothing: our worker got the timeout with the request and has stopped drafting by itself."""
 
     def _serve(self) -> None:
         instance_id = self._verify()
@@ -71,7 +66,7 @@ class DraftStream(WorkerChannel):
             self._abort()
 
     def _outgoing(self) -> Iterator[pb.WorkerDraftRequest]:
-        while (request := self._next_request()) is not None:
+        while (request := self._requests.get()) is not None:
             yield _request_to_proto(request)
 
     def _abort(self) -> None:

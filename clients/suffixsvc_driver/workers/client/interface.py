@@ -10,8 +10,6 @@ from suffixsvc.errors import SuffixError
 from suffixsvc.types import Draft
 from suffixsvc_models.vocabulary import Vocabulary
 
-__all__ = ["DraftSession", "DraftWorker", "WorkerDescription"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerDescription:

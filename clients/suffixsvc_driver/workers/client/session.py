@@ -16,7 +16,8 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from suffixsvc.errors import (
     AppendGap,
@@ -30,8 +31,6 @@ from suffixsvc.errors import (
 from suffixsvc.types import Draft
 from suffixsvc_driver.drafts.chain import common_prefix
 from suffixsvc_driver.workers.client.channel import WorkerChannel, WorkerReply, WorkerRequest
-
-__all__ = ["WorkerSession"]
 
 #: pause after a failure, doubling up to the second value
 _BACKOFF_SECONDS: Final = (0.1, 30.0)
@@ -53,9 +52,11 @@ class WorkerSession:
         open_channel: starts a channel to the worker; never blocks.
         speed: returns the worker's seconds per drafted token.
         on_failure: called with every error that counts as a failure.
+        options: fields of every :class:`WorkerRequest`: ``p_min``, ``top_k``, ``wait_seconds``.
 
     Attributes:
         late, busy, failures, last_error: see the protocol.
+        refused: the worker refused this text (too long, or invalid).
         failed_queries: consecutive queries without a valid reply: late, busy or failed.
     """
 
@@ -65,15 +66,14 @@ class WorkerSession:
         speed: Callable[[], float],
         on_failure: Callable[[SuffixError], None],
         *,
-        p_min: float = 0.4,
-        top_k: int = 10,
-        wait_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        **options: Any,
     ) -> None:
         self._new_channel, self._speed, self._on_failure = open_channel, speed, on_failure
-        self._p_min, self._top_k, self._wait_seconds = p_min, top_k, wait_seconds
         self._clock = clock
-        self._id = uuid.uuid4().hex
+        #: on the worker
+        self.session_id = uuid.uuid4().hex
+        self._request = partial(WorkerRequest, session_id=self.session_id, **options)
         self._numbers = itertools.count(1)
         self._channel: WorkerChannel | None = None
         self._text: list[int] = []
@@ -85,7 +85,7 @@ class WorkerSession:
         self._sent_at = 0.0
         self._lost_after = 0.0
         self._ahead = False
-        self._refused = False
+        self.refused = False
         self._retry_at = 0.0
         self._backoff = _BACKOFF_SECONDS[0]
         self.late = 0
@@ -107,12 +107,7 @@ class WorkerSession:
     @property
     def reading(self) -> bool:
         """See the protocol."""
-        return self._ahead and self._channel is not None and not self._refused
-
-    @property
-    def refused(self) -> bool:
-        """Whether the worker refused this text (too long, or invalid)."""
-        return self._refused
+        return self._ahead and self._channel is not None and not self.refused
 
     def set_text(self, token_ids: Sequence[int]) -> None:
         """See the protocol."""
@@ -125,7 +120,7 @@ class WorkerSession:
             self._sent, self._sent_tail = agreed, []
         self._held, self._tail = _extend_held(self._held, self._tail, text)
         self._text = text
-        self._refused = False
+        self.refused = False
 
     def append(self, token_ids: Sequence[int]) -> None:
         """See the protocol."""
@@ -140,7 +135,7 @@ class WorkerSession:
         suggested: Sequence[int] = (),
     ) -> Draft:
         """See the protocol."""
-        if self._refused or not self._ready():
+        if self.refused or not self._ready():
             return Draft.empty()
         if len(self._text) - self._held > _SEND_AHEAD_TOKENS:
             self._send(0, 0.0)
@@ -152,7 +147,7 @@ class WorkerSession:
             else:
                 self._record_late()
             return Draft.empty()
-        return _truncate(self._take_reply(), max_draft_tokens)
+        return self._take_reply().head(max_draft_tokens)
 
     def close(self) -> None:
         """Free the worker's KV and end the channel."""
@@ -161,7 +156,9 @@ class WorkerSession:
             return
         channel.take_reply()
         if not channel.failed and not channel.outstanding:
-            channel.send(self._request([], 0, 0, _FORGET_SECONDS, forget=True))
+            channel.send(
+                self._request(number=next(self._numbers), timeout_seconds=_FORGET_SECONDS, forget=True)
+            )
             channel.wait(_FORGET_SECONDS)
         channel.close()
 
@@ -221,33 +218,17 @@ class WorkerSession:
         self._sent_at = self._clock()
         self._lost_after = max(_LOST_SECONDS, _LOST_FACTOR * (len(context) - keep) * self._speed())
         self._ahead = timeout_seconds == 0.0
-        tokens = tuple(suggested)
-        channel.send(self._request(context, keep, max_draft_tokens, timeout_seconds, suggested=tokens))
-        return channel
-
-    def _request(
-        self,
-        context: list[int],
-        keep: int,
-        max_draft_tokens: int,
-        seconds: float,
-        *,
-        forget: bool = False,
-        suggested: tuple[int, ...] = (),
-    ) -> WorkerRequest:
-        return WorkerRequest(
-            next(self._numbers),
-            self._id,
-            context,
-            keep,
-            max_draft_tokens,
-            self._p_min,
-            self._top_k,
-            self._wait_seconds,
-            seconds,
-            forget,
-            suggested,
+        channel.send(
+            self._request(
+                number=next(self._numbers),
+                timeout_seconds=timeout_seconds,
+                context=context,
+                keep=keep,
+                max_draft_tokens=max_draft_tokens,
+                suggested=tuple(suggested),
+            )
         )
+        return channel
 
     def _take_reply(self) -> Draft:
         """Apply a reply that has arrived: update the mirror and return the draft."""
@@ -284,7 +265,7 @@ class WorkerSession:
             return  # it lost the session; the next request sends the text again
         if isinstance(error, (InvalidInputError, LimitExceededError)):
             # a refused text is refused again, but a drafted tail is another one the next time
-            self._refused = not self._sent_tail
+            self.refused = not self._sent_tail
         elif self._channel is not None:
             self._drop(self._channel)
 
@@ -306,16 +287,3 @@ def _extend_held(held: int, tail: list[int], text: Sequence[int]) -> tuple[int, 
     agreed = common_prefix(tail, text[held : held + len(tail)])
     held += agreed
     return held, tail[agreed:] if held == len(text) else []
-
-
-def _truncate(draft: Draft, count: int) -> Draft:
-    """Return the first tokens of a draft: parents come before their children, so any prefix is a draft."""
-    if len(draft) <= count:
-        return draft
-    return Draft(
-        draft.token_ids[:count],
-        draft.parents[:count],
-        draft.probs[:count],
-        draft.sources[:count],
-        draft.match_lens[:count],
-    )

@@ -6,18 +6,17 @@ import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from typing import Final, Self
+from typing import Any, Final
 
 import structlog
 
 from suffixsvc.errors import ProtocolError, SuffixError
+from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_driver.workers.client.channel import WorkerChannel
 from suffixsvc_driver.workers.client.interface import WorkerDescription
 from suffixsvc_driver.workers.client.session import WorkerSession
 from suffixsvc_driver.workers.client.vocabulary_check import VocabularyCheck
 from suffixsvc_models.vocabulary import Vocabulary
-
-__all__ = ["CONNECT_SECONDS", "SingleWorker", "require_speed"]
 
 _log = structlog.get_logger(__name__)
 CONNECT_SECONDS: Final = 10.0
@@ -25,7 +24,7 @@ CONNECT_SECONDS: Final = 10.0
 _VERIFY_SECONDS: Final = 5.0
 
 
-class SingleWorker(ABC):
+class SingleWorker(ClosedOnExit, ABC):
     """A connection to one worker. See :class:`~suffixsvc_driver.workers.client.interface.DraftWorker`."""
 
     def __init__(self, address: str) -> None:
@@ -33,42 +32,22 @@ class SingleWorker(ABC):
         self.address = address
         self.vocabulary_check = VocabularyCheck()
         self._lock = threading.Lock()
-        self._failures = 0
+        #: number of failures in all sessions; the first one was logged
+        self.failures = 0
         self._closed = False
         # weak: a channel lives while its thread does
         self._open_channels: weakref.WeakSet[WorkerChannel] = weakref.WeakSet()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def failures(self) -> int:
-        """Number of failures in all sessions; the first one was logged."""
-        with self._lock:
-            return self._failures
 
     def check_vocabulary(
         self, target: Vocabulary, timeout_seconds: float = CONNECT_SECONDS
     ) -> WorkerDescription:
         """See the protocol."""
-        self.vocabulary_check.target = target
+        self.vocabulary_check.set_target(target)
         return self._verify(timeout_seconds, patient=True)
 
-    def open_session(
-        self, *, p_min: float = 0.4, top_k: int = 10, wait_seconds: float = 0.0
-    ) -> WorkerSession:
+    def open_session(self, **options: Any) -> WorkerSession:
         """See the protocol."""
-        return WorkerSession(
-            self._start_channel,
-            self._speed,
-            self._record_failure,
-            p_min=p_min,
-            top_k=top_k,
-            wait_seconds=wait_seconds,
-        )
+        return WorkerSession(self._start_channel, self._speed, self._record_failure, **options)
 
     @abstractmethod
     def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:
@@ -123,22 +102,23 @@ class SingleWorker(ABC):
 
     def _record_failure(self, error: SuffixError) -> None:
         with self._lock:
-            self._failures += 1
-            first = self._failures == 1
+            self.failures += 1
+            first = self.failures == 1
         if first:
             _log.warning(
                 "a draft worker failed; decoding goes on without it", address=self.address, error=repr(error)
             )
 
 
-def require_speed(seconds_per_token: float, address: str) -> None:
-    """Validate the speed in a worker's description.
+def require_speeds(address: str, *seconds_per_token: float) -> None:
+    """Validate speeds in a worker's description.
 
     Raises:
-        ProtocolError: it is negative or not finite.
+        ProtocolError: one is negative or not finite.
     """
-    if not 0.0 <= seconds_per_token < math.inf:
-        raise ProtocolError(
-            f"seconds per token of the draft worker at {address} must be a finite number >= 0",
-            got=seconds_per_token,
-        )
+    for seconds in seconds_per_token:
+        if not 0.0 <= seconds < math.inf:
+            raise ProtocolError(
+                f"seconds per token of the draft worker at {address} must be a finite number >= 0",
+                got=seconds,
+            )

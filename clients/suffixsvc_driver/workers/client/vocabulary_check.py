@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc_driver.workers.client.interface import WorkerDescription
-from suffixsvc_models.vocabulary import Vocabulary, check_vocabulary
-
-__all__ = ["VocabularyCheck"]
+from suffixsvc_models.vocabulary import MAX_SIZE_DIFFERENCE, Vocabulary, check_vocabulary
 
 #: instances whose results are stored
 _MAX_INSTANCES = 8
@@ -25,65 +24,61 @@ class VocabularyCheck:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._target: Vocabulary | None = None
         self._results: OrderedDict[str, WorkerDescription | VocabularyMismatchError] = OrderedDict()
-        self._last: WorkerDescription | None = None
+        #: the target's vocabulary, with which instances are compared; None until it is set
+        self.target: Vocabulary | None = None
+        #: the instance that passed last
+        self.last: WorkerDescription | None = None
 
-    @property
-    def target(self) -> Vocabulary | None:
-        """The target's vocabulary, with which instances are compared; None until it is set."""
+    def set_target(self, target: Vocabulary) -> None:
+        """Set the target's vocabulary; results for another one are dropped."""
         with self._lock:
-            return self._target
-
-    @target.setter
-    def target(self, target: Vocabulary) -> None:
-        with self._lock:
-            if self._target is not target and self._target != target:
-                self._target = target
+            if self.target != target:
+                self.target = target
                 self._results.clear()
 
-    @property
-    def last(self) -> WorkerDescription | None:
-        """The instance that passed last."""
-        with self._lock:
-            return self._last
-
-    def known(self, instance_id: str) -> WorkerDescription | None:
-        """Return the description of an instance that passed; None if it was not checked yet.
-
-        Raises:
-            VocabularyMismatchError: it failed the check.
-        """
-        with self._lock:
-            found = self._results.get(instance_id)
-            if isinstance(found, VocabularyMismatchError):
-                raise found.with_traceback(None)
-            self._last = found or self._last
-            return found
-
-    def compare(self, description: WorkerDescription, vocabulary: Vocabulary, how: str) -> WorkerDescription:
-        """Check the vocabulary of an instance and store the result.
+    def verify(
+        self,
+        instance_id: str,
+        describe: Callable[[], WorkerDescription],
+        with_texts: Callable[[Vocabulary], Vocabulary],
+    ) -> WorkerDescription:
+        """Compare the vocabulary of an instance with the target's, unless that was done before.
 
         Args:
-            vocabulary: with its texts, or with the target's fingerprint.
-            how: what is compared, for :attr:`WorkerDescription.compared`.
+            describe: returns the instance's description.
+            with_texts: fetches the texts of its vocabulary. They are not needed if the fingerprints are equal
+                or the size alone differs too much.
 
         Raises:
             VocabularyMismatchError: it does not match.
         """
-        target = self.target
-        if target is None:
-            raise ValueError("target must be set")
-        try:
-            check_vocabulary(vocabulary, target)
-        except VocabularyMismatchError as err:
-            self._store(description.instance_id, err)
-            raise
-        self._store(description.instance_id, replace(description, compared=how))
-        return self.known(description.instance_id) or description
-
-    def _store(self, instance_id: str, result: WorkerDescription | VocabularyMismatchError) -> None:
         with self._lock:
-            self._results[instance_id] = result
-            while len(self._results) > _MAX_INSTANCES:
-                self._results.popitem(last=False)
+            found, target = self._results.get(instance_id), self.target
+        if found is None:
+            found = _compare(describe(), with_texts, target)
+            with self._lock:
+                self._results[instance_id] = found
+                while len(self._results) > _MAX_INSTANCES:
+                    self._results.popitem(last=False)
+        if isinstance(found, VocabularyMismatchError):
+            raise found.with_traceback(None)
+        self.last = found
+        return found
+
+
+def _compare(
+    description: WorkerDescription, with_texts: Callable[[Vocabulary], Vocabulary], target: Vocabulary | None
+) -> WorkerDescription | VocabularyMismatchError:
+    if target is None:
+        raise ValueError("target must be set")
+    vocabulary, how = description.vocabulary, "by its fingerprint"
+    near = abs(vocabulary.size - target.size) <= MAX_SIZE_DIFFERENCE
+    if near and not (vocabulary.fingerprint and vocabulary.fingerprint == target.fingerprint):
+        vocabulary = with_texts(vocabulary)
+        how = f"the texts of {len(vocabulary.texts)} ids"
+    try:
+        check_vocabulary(vocabulary, target)
+    except VocabularyMismatchError as err:
+        return err
+    return replace(description, compared=how)

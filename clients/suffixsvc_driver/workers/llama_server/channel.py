@@ -15,8 +15,6 @@ from suffixsvc_driver.workers.llama_server.protocol import (
     parse_completion,
 )
 
-__all__ = ["HttpChannel"]
-
 
 class HttpChannel(WorkerChannel):
     """One connection.
@@ -52,7 +50,7 @@ class HttpChannel(WorkerChannel):
 
     def _serve(self) -> None:
         try:
-            while (request := self._next_request()) is not None:
+            while (request := self._requests.get()) is not None:
                 # the server evicts its own state, the least recently used first
                 reply = WorkerReply(Draft.empty()) if request.forget else self._complete(request)
                 self._deliver(request.number, reply)

@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 
 from suffixsvc.errors import InvalidConfigError, ProtocolError, ServiceTimeoutError, ServiceUnavailableError
 
-__all__ = ["HttpAddress", "HttpConnection", "parse_http_address"]
-
 _CONNECT_SECONDS: Final = 3.0
 #: timeout of one read; callers have shorter timeouts of their own
 _READ_SECONDS: Final = 120.0

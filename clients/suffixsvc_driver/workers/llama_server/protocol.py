@@ -20,18 +20,6 @@ from suffixsvc.errors import (
 )
 from suffixsvc.types import Draft, DraftSource
 
-__all__ = [
-    "completion_request",
-    "error_from_reply",
-    "instance_of",
-    "number",
-    "parse_completion",
-    "parse_pieces",
-    "parse_tokens",
-    "seconds_per_token",
-    "vocabulary_kind",
-]
-
 _KINDS: Final = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")
 _FIELDS: Final = ["tokens", "completion_probabilities", "timings/predicted_per_token_ms"]
 _SPEED_FIELD: Final = _FIELDS[-1]
@@ -64,14 +52,12 @@ def parse_completion(reply: object, count: int, p_min: float, vocab_size: int) -
     Raises:
         ProtocolError: a malformed reply.
     """
-    tokens = _list(reply, "tokens")
+    tokens = parse_tokens({"tokens": _list(reply, "tokens")[:count]}, vocab_size)
     entries = iter(_list(reply, "completion_probabilities", []))
     entry = next(entries, None)
     ids: list[int] = []
     probs: list[float] = []
-    for token in tokens[:count]:
-        if not _is_id(token, vocab_size):
-            _malformed(f"token ids in 0 .. {vocab_size - 1}", token)
+    for token in tokens:
         if entry is None or _field(entry, "id") != token:
             break
         prob = _probability(entry)
@@ -90,7 +76,7 @@ def seconds_per_token(reply: object) -> float:
 
 
 def parse_tokens(reply: object, vocab_size: int) -> list[int]:
-    """Return the token ids in a reply of POST /tokenize.
+    """Return the token ids in a reply of POST /tokenize or /completion.
 
     Raises:
         ProtocolError: not ids of this vocabulary.
@@ -128,8 +114,7 @@ def parse_pieces(reply: object, first_id: int, count: int) -> list[bytes]:
 
 def vocabulary_kind(value: object) -> str:
     """Return the name of llama.cpp's numeric vocabulary type."""
-    known = isinstance(value, int) and 0 <= value < len(_KINDS)
-    return _KINDS[value] if isinstance(value, int) and known else f"type {value}"
+    return _KINDS[value] if isinstance(value, int) and 0 <= value < len(_KINDS) else f"type {value}"
 
 
 def instance_of(props: object) -> str:

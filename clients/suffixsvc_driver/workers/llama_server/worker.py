@@ -10,18 +10,17 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from suffixsvc.errors import ProtocolError
 from suffixsvc.fingerprint import tokenizer_fingerprint
 from suffixsvc_driver.workers.client.interface import WorkerDescription
-from suffixsvc_driver.workers.client.single import CONNECT_SECONDS, SingleWorker, require_speed
+from suffixsvc_driver.workers.client.single import CONNECT_SECONDS, SingleWorker, require_speeds
 from suffixsvc_driver.workers.llama_server import protocol
 from suffixsvc_driver.workers.llama_server.channel import HttpChannel
 from suffixsvc_driver.workers.llama_server.http_connection import HttpConnection, parse_http_address
-from suffixsvc_models.vocabulary import MAX_SIZE_DIFFERENCE, Vocabulary
-
-__all__ = ["LlamaServerClient"]
+from suffixsvc_models.vocabulary import Vocabulary
 
 _TEXTS_PER_REQUEST: Final = 8192
 _SPEED_TOKENS: Final = 8
@@ -57,7 +56,7 @@ class LlamaServerClient(SingleWorker):
     def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:
         """Return the server's description; its speed is measured on a few drafted tokens."""
         with self._connected(timeout_seconds) as connection:
-            return self._describe(connection, self._instance(connection))
+            return self._describe(connection, _request(connection, "GET", "/props"))
 
     def vocabulary(
         self, description: WorkerDescription, timeout_seconds: float = CONNECT_SECONDS
@@ -78,17 +77,11 @@ class LlamaServerClient(SingleWorker):
             self._verify_over(connection)
 
     def _verify_over(self, connection: HttpConnection) -> WorkerDescription:
-        instance_id = self._instance(connection)
-        found = self.vocabulary_check.known(instance_id)
-        if found is not None:
-            return found
-        description = self._describe(connection, instance_id)
-        vocabulary, target = description.vocabulary, self.vocabulary_check.target
-        if target is None or abs(vocabulary.size - target.size) > MAX_SIZE_DIFFERENCE:
-            return self.vocabulary_check.compare(description, vocabulary, "by its size")
-        vocabulary = _with_texts(connection, vocabulary)
-        return self.vocabulary_check.compare(
-            description, vocabulary, f"the texts of {len(vocabulary.texts)} ids"
+        props = _request(connection, "GET", "/props")
+        return self.vocabulary_check.verify(
+            protocol.instance_of(props),
+            lambda: self._describe(connection, props),
+            lambda vocabulary: _with_texts(connection, vocabulary),
         )
 
     def _vocab_size(self) -> int:
@@ -111,11 +104,7 @@ class LlamaServerClient(SingleWorker):
                 self._open.discard(connection)
             connection.close()
 
-    def _instance(self, connection: HttpConnection) -> str:
-        return protocol.instance_of(_request(connection, "GET", "/props"))
-
-    def _describe(self, connection: HttpConnection, instance_id: str) -> WorkerDescription:
-        props = _request(connection, "GET", "/props")
+    def _describe(self, connection: HttpConnection, props: Any) -> WorkerDescription:
         models = _request(connection, "GET", "/v1/models")
         try:
             model = models["data"][0]
@@ -134,14 +123,14 @@ class LlamaServerClient(SingleWorker):
                 got=repr(meta)[:200],
             )
         seconds = _measure_speed(connection)
-        require_speed(seconds, self.address)
+        require_speeds(self.address, seconds)
         kind = protocol.vocabulary_kind(meta.get("vocab_type"))
         return WorkerDescription(
             model=str(model.get("id", "")).rpartition("/")[2],
             context_size=protocol.number(props, "default_generation_settings", "n_ctx"),
             seconds_per_token=seconds,
             parameters=protocol.number(meta, "n_params"),
-            instance_id=instance_id,
+            instance_id=protocol.instance_of(props),
             vocabulary=_special_tokens(connection, props, kind, size),
         )
 
@@ -191,16 +180,7 @@ def _with_texts(connection: HttpConnection, known: Vocabulary) -> Vocabulary:
         body = {"content": list(range(first, first + count)), "with_pieces": True}
         texts.extend(protocol.parse_pieces(_request(connection, "POST", "/tokenize", body), first, count))
     fingerprint = tokenizer_fingerprint(enumerate(texts), {"bos": known.bos_id, "eos": known.eos_id})
-    return Vocabulary(
-        known.kind,
-        known.size,
-        known.bos_id,
-        known.eos_id,
-        known.add_bos,
-        known.add_eos,
-        fingerprint,
-        tuple(texts),
-    )
+    return replace(known, fingerprint=fingerprint, texts=tuple(texts))
 
 
 def _measure_speed(connection: HttpConnection) -> float:

@@ -10,8 +10,6 @@ from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 from suffixsvc_driver.workers.client.single import SingleWorker
 from suffixsvc_driver.workers.llama_server.worker import LlamaServerClient
 
-__all__ = ["connect"]
-
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 

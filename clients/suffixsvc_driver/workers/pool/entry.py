@@ -9,8 +9,6 @@ from suffixsvc.errors import SuffixError
 from suffixsvc_driver.workers.client.interface import WorkerDescription
 from suffixsvc_driver.workers.client.single import SingleWorker
 
-__all__ = ["PoolEntry", "WorkerState"]
-
 
 class WorkerState(enum.StrEnum):
     """State of a worker in the pool."""

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Any, Final
 
 import structlog
 
@@ -25,6 +25,7 @@ from suffixsvc.errors import (
     SuffixError,
     VocabularyMismatchError,
 )
+from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.runtime.signal_guard import AtomicCondition
 from suffixsvc_driver.workers.client.interface import WorkerDescription
 from suffixsvc_driver.workers.client.session import WorkerSession
@@ -64,7 +65,7 @@ class WorkerStatus:
     reason: str
 
 
-class WorkerPool:
+class WorkerPool(ClosedOnExit):
     """See :class:`~suffixsvc_driver.workers.client.interface.DraftWorker`.
 
     Args:
@@ -105,12 +106,6 @@ class WorkerPool:
         self._closed = False
         self._checking: list[threading.Thread] = []
         self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:
         """Return the description of the worker that a new session would get; before the first check, of the
@@ -160,14 +155,14 @@ class WorkerPool:
     def _found(self) -> WorkerDescription:
         """The result of the first check; starts the background thread."""
         with self._changed:
-            best = self._best() or self._first_described()
-            if best is not None and best.description is not None:
+            best = self._description()
+            if best is not None:
                 known = [entry.description for entry in self._entries if entry.description is not None]
                 if self._thread is None and not self._closed:
                     self._thread = threading.Thread(target=self._watch, name=_THREAD, daemon=True)
                     self._thread.start()
                 # a session may move to any of them
-                return replace(best.description, checks=min(each.checks for each in known))
+                return replace(best, checks=min(each.checks for each in known))
             self._target = None  # the next call checks again
             errors = {entry.worker.address: entry.error for entry in self._entries}
         for error in errors.values():
@@ -175,9 +170,9 @@ class WorkerPool:
                 raise error.with_traceback(None)
         raise self._no_worker([f"{address}: {error}" for address, error in errors.items()])
 
-    def open_session(self, *, p_min: float = 0.4, top_k: int = 10, wait_seconds: float = 0.0) -> PoolSession:
+    def open_session(self, **options: Any) -> PoolSession:
         """See the protocol."""
-        return PoolSession(self, p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
+        return PoolSession(self, options)
 
     def status(self) -> list[WorkerStatus]:
         """Return the status of every worker, in the order of the addresses."""
@@ -233,8 +228,8 @@ class WorkerPool:
     def speed(self) -> float:
         """Return the seconds per token of a worker that a session may get; 0 if unknown."""
         with self._changed:
-            best = self._best() or self._first_described()
-            return best.description.seconds_per_token if best is not None and best.description else 0.0
+            best = self._description()
+            return best.seconds_per_token if best is not None else 0.0
 
     def release(self, entry: PoolEntry) -> None:
         """Lower a worker's session count."""
@@ -266,9 +261,10 @@ class WorkerPool:
             default=None,
         )
 
-    def _first_described(self) -> PoolEntry | None:
-        """The first worker that was usable once."""
-        return next((entry for entry in self._entries if entry.description is not None), None)
+    def _description(self) -> WorkerDescription | None:
+        """That of the best worker, or of the first one that was usable once."""
+        best = self._best() or next((entry for entry in self._entries if entry.description), None)
+        return best.description if best is not None else None
 
     def _check_all(self, timeout_seconds: float) -> None:
         """Check all workers concurrently. Once one is usable, wait only :data:`_OTHERS_SECONDS` longer."""

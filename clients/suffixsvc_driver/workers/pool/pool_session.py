@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from suffixsvc.errors import LimitExceededError, SuffixError
 from suffixsvc.types import Draft
 from suffixsvc_driver.workers.client.session import WorkerSession
 from suffixsvc_driver.workers.pool.entry import PoolEntry
-
-__all__ = ["PoolSession", "WorkerSelector"]
 
 #: consecutive queries without a valid reply after which a session moves
 _MAX_FAILED_QUERIES: Final = 4
@@ -50,9 +48,9 @@ class PoolSession:
         unserved: queries for which there was no worker.
     """
 
-    def __init__(self, pool: WorkerSelector, *, p_min: float, top_k: int, wait_seconds: float) -> None:
+    def __init__(self, pool: WorkerSelector, options: Mapping[str, Any]) -> None:
         self._pool = pool
-        self._p_min, self._top_k, self._wait_seconds = p_min, top_k, wait_seconds
+        self._options = options
         self._entry: PoolEntry | None = None
         self._session: WorkerSession | None = None
         self._text: list[int] = []
@@ -148,9 +146,7 @@ class PoolSession:
 
     def _attach(self, entry: PoolEntry) -> None:
         self._entry = entry
-        self._session = entry.worker.open_session(
-            p_min=self._p_min, top_k=self._top_k, wait_seconds=self._wait_seconds
-        )
+        self._session = entry.worker.open_session(**self._options)
         self._session.set_text(self._text)
         self.moves += self._served_before
         self._served_before = True

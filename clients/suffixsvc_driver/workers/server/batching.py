@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["MANY_TOKENS", "BatchCosts"]
-
 #: smallest prefill from which the time per token is measured
 MANY_TOKENS: Final = 16
 #: weight of the newest measurement

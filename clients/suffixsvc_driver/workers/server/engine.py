@@ -39,11 +39,11 @@ from suffixsvc.errors import (
     UnknownSessionError,
 )
 from suffixsvc.types import Draft, FloatArray
-from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext, Outputs
+from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext
 from suffixsvc_driver.targets.llama.model import LlamaModel, check_ids
+from suffixsvc_driver.targets.slots import Slot, SlotCache
 from suffixsvc_driver.workers.server.batching import MANY_TOKENS, BatchCosts
 from suffixsvc_driver.workers.server.job import DraftRequest, Job
-from suffixsvc_driver.workers.server.sequences import KvSequence, KvSequences
 
 __all__ = ["DEFAULT_TOP_K", "DraftEngine", "DraftRequest", "Job"]
 
@@ -87,7 +87,7 @@ class DraftEngine:
         self.checks = settings.max_width - 1
         self._chunk = settings.batch_size
         self._widest = min(settings.slots, settings.batch_size)
-        self._sequences = KvSequences(settings.slots)
+        self._sequences = SlotCache(settings.slots)
         self._sessions: OrderedDict[str, list[int]] = OrderedDict()
         self.costs = self._measure(min(batch_width, self._widest))
 
@@ -123,7 +123,7 @@ class DraftEngine:
         tokens = self._sessions.pop(session_id, None)
         if tokens is None:
             return
-        for each in self._sequences.all:
+        for each in self._sequences.slots:
             own = each.tokens and each.tokens[: len(tokens)] == tokens[: len(each.tokens)]
             if own and each.index not in taken:
                 self._clear(each)
@@ -133,12 +133,27 @@ class DraftEngine:
 
         Never fails: KV that cannot be dropped now is cut off by the next job on that sequence.
         """
-        cleared = [each for each in self._sequences.all if each.index not in taken]
+        cleared = [each for each in self._sequences.slots if each.index not in taken]
         for each in cleared:  # first, so that after a failure below no token counts as computed
             each.tokens.clear()
         for each in cleared:
             with suppress(Exception):
                 self.context.cut(each.index, 0)
+
+    def request_seconds(self, request: DraftRequest) -> float:
+        """Return the expected time of a request that was not started."""
+        wanted = min(request.max_draft_tokens, self.context_size)
+        computed = len(request.new_token_ids) + min(len(request.suggested), self.max_verified(wanted))
+        return self.costs.prefill_seconds(computed) + self.costs.step_seconds(1) * wanted
+
+    def job_seconds(self, job: Job) -> float:
+        """Return the expected time of the rest of a job."""
+        return self.costs.prefill_seconds(job.to_compute) + self.costs.step_seconds(1) * job.left
+
+    def batch_seconds(self, jobs: Sequence[Job], chunk_tokens: int) -> float:
+        """Return the expected time until the next batch of these jobs, with a chunk of prefill, ends."""
+        step = self.costs.step_seconds(self.costs.width_for(len(jobs))) if jobs else 0.0
+        return step + self.costs.prefill_seconds(sum(job.to_compute for job in jobs) + chunk_tokens)
 
     def draft(self, request: DraftRequest) -> Draft:
         """Process a whole request. Raises ModelError, and the errors of :meth:`begin`."""
@@ -174,16 +189,17 @@ class DraftEngine:
         context = self._updated(request)
         if not 0.0 <= request.p_min <= 1.0:
             raise InvalidInputError("p_min must be in 0 .. 1", got=request.p_min)
-        placement = self._sequences.plan(context, taken)
-        if placement is None:
+        free = [slot.index for slot in self._sequences.slots if slot.index not in taken]
+        if not free:
             return None
+        placement = self._sequences.place(context, free)
         if max_prefill is not None and len(context) - 1 - placement.keep > max_prefill:
             return None
         self._sessions[request.session_id] = context
         self._sessions.move_to_end(request.session_id)
         while len(self._sessions) > _MAX_SESSIONS:
             self._sessions.popitem(last=False)
-        sequence = placement.sequence
+        sequence = placement.slot
         if placement.copy_from is not None:
             self.context.copy(placement.copy_from.index, sequence.index)
         self._sequences.apply(placement)
@@ -200,7 +216,7 @@ class DraftEngine:
         piece = job.context[at : at + min(limit, job.to_prefill, self._chunk)]
         before = time.perf_counter()
         try:
-            self.context.decode(piece, at, job.sequence.index, Outputs.NONE)
+            self.context.decode(piece, at, job.sequence.index, logits=False)
         except ModelError as err:
             self._fail(job, err)
             return
@@ -243,7 +259,7 @@ class DraftEngine:
         suggested, job.suggested = job.suggested, []
         at = len(job.sequence.tokens)
         try:
-            self.context.decode([job.last, *suggested], at, job.sequence.index, Outputs.ALL)
+            self.context.decode([job.last, *suggested], at, job.sequence.index, logits=True)
         except ModelError as err:
             self._fail(job, err)
             return
@@ -263,7 +279,7 @@ class DraftEngine:
         tokens = [job.last for job in jobs]
         positions = [len(job.sequence.tokens) for job in jobs]
         if len(jobs) == 1:  # the usual case, without building arrays of pointers
-            self.context.decode(tokens, positions[0], jobs[0].sequence.index, Outputs.ALL)
+            self.context.decode(tokens, positions[0], jobs[0].sequence.index, logits=True)
         else:
             self.context.decode_each(tokens, positions, [job.sequence.index for job in jobs])
 
@@ -299,7 +315,7 @@ class DraftEngine:
         job.error = err
         self._clear(job.sequence)
 
-    def _cut(self, sequence: KvSequence) -> None:
+    def _cut(self, sequence: Slot) -> None:
         """Drop the KV after the recorded tokens; all of it if the model cannot drop a part (recurrent ones),
         which is then computed again."""
         try:
@@ -307,7 +323,7 @@ class DraftEngine:
         except ModelError:
             self._clear(sequence)
 
-    def _clear(self, sequence: KvSequence) -> None:
+    def _clear(self, sequence: Slot) -> None:
         self.context.cut(sequence.index, 0)
         sequence.tokens.clear()
 
@@ -323,9 +339,9 @@ class DraftEngine:
             width *= 2
         count = min(MANY_TOKENS, self._chunk)
         before = time.perf_counter()
-        self.context.decode([0] * count, 0, 0, Outputs.NONE)
+        self.context.decode([0] * count, 0, 0, logits=False)
         # a batch without outputs is complete only after a later one was waited for
-        self.context.decode((0,), count, 0, Outputs.ALL)
+        self.context.decode((0,), count, 0, logits=True)
         self.context.logits(0)
         prefill = max(0.0, time.perf_counter() - before - typical) / count
         self.context.cut(0, 0)

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 
 from suffixsvc.errors import ModelError
 from suffixsvc.types import Draft, DraftSource, TokenIds
-from suffixsvc_driver.workers.server.sequences import KvSequence
-
-__all__ = ["DraftRequest", "Job"]
+from suffixsvc_driver.targets.slots import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class Job:
     """
 
     context: list[int]
-    sequence: KvSequence
+    sequence: Slot
     left: int
     p_min: float
     top_k: int
@@ -57,6 +55,11 @@ class Job:
     def to_prefill(self) -> int:
         """Context tokens that must be computed before the first token can be drafted."""
         return max(0, len(self.context) - 1 - len(self.sequence.tokens))
+
+    @property
+    def to_compute(self) -> int:
+        """Tokens to prefill, and suggested ones to verify."""
+        return self.to_prefill + len(self.suggested)
 
     @property
     def last(self) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +18,6 @@ from suffixsvc.runtime.server_lifecycle import (
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.workers.server.engine import DraftEngine
 from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
-
-__all__ = ["WorkerSettings", "serve_until_signal"]
 
 _log = structlog.get_logger(__name__)
 
@@ -48,8 +44,8 @@ def serve_until_signal(
     model: Path,
     address: str,
     context: ContextSettings,
-    worker: WorkerSettings | None = None,
-    ready_file: Path | None = None,
+    worker: WorkerSettings,
+    ready_file: Path | None,
 ) -> None:
     """Serve a draft model until SIGTERM or SIGINT.
 
@@ -63,20 +59,9 @@ def serve_until_signal(
         InvalidConfigError: the ready file cannot be written.
     """
     require_writable_ready_file(ready_file)
-    with queued_log_output(), stop_signal() as wait_for_stop:
-        _serve(model, address, context, worker or WorkerSettings(), ready_file, wait_for_stop)
-
-
-def _serve(
-    model: Path,
-    address: str,
-    context: ContextSettings,
-    worker: WorkerSettings,
-    ready_file: Path | None,
-    wait_for_stop: Callable[[], None],
-) -> None:
-    engine = DraftEngine(model, context, batch_width=worker.batch_width)
-    try:
+    with queued_log_output(), stop_signal() as wait_for_stop, ExitStack() as stack:
+        engine = DraftEngine(model, context, batch_width=worker.batch_width)
+        stack.callback(engine.close)
         server = DraftWorkerServer(
             engine,
             address,
@@ -84,22 +69,17 @@ def _serve(
             busy_after_seconds=worker.busy_after_seconds,
             drivers=worker.drivers,
         )
-        try:
-            server.start()
-            _log.info(
-                "drafting",
-                model=model.name,
-                seconds_per_token=round(engine.seconds_per_token, 5),
-                batch_width=engine.costs.lanes,
-                busy_after_seconds=round(server.busy_after_seconds, 5),
-            )
-            write_ready_file(ready_file, addresses=[server.address])
-            wait_for_stop()
-        finally:
-            server.stop()
-            remove_ready_file(ready_file)
-            if address.startswith("unix:"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(address.removeprefix("unix:"))
-    finally:
-        engine.close()
+        if address.startswith("unix:"):
+            stack.callback(Path(address.removeprefix("unix:")).unlink, missing_ok=True)
+        stack.callback(remove_ready_file, ready_file)
+        stack.callback(server.stop)
+        server.start()
+        _log.info(
+            "drafting",
+            model=model.name,
+            seconds_per_token=round(engine.seconds_per_token, 5),
+            batch_width=engine.costs.lanes,
+            busy_after_seconds=round(server.scheduler.busy_after_seconds, 5),
+        )
+        write_ready_file(ready_file, addresses=[server.address])
+        wait_for_stop()

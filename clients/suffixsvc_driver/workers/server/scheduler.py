@@ -30,10 +30,7 @@ import structlog
 from suffixsvc.errors import InvalidConfigError, ModelError, ServiceUnavailableError, SuffixError
 from suffixsvc.runtime.signal_guard import AtomicCondition
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest, Job
-from suffixsvc_driver.workers.server.load_estimate import batch_seconds, job_seconds, request_seconds
 from suffixsvc_driver.workers.server.ticket import Ticket
-
-__all__ = ["Scheduler"]
 
 _log = structlog.get_logger(__name__)
 #: a longer prefill is computed in chunks, between batches of drafting
@@ -112,7 +109,9 @@ class Scheduler:
         with ServiceUnavailableError."""
         with self._changed:
             self._draining = True
-            self._changed.wait_for(self._is_idle, timeout=drain_seconds)
+            self._changed.wait_for(
+                lambda: self._stopping or not (self._waiting or self._slots_used), timeout=drain_seconds
+            )
             self._stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
@@ -124,9 +123,6 @@ class Scheduler:
         """Whether :meth:`stop` was called: requests are refused."""
         with self._changed:
             return self._draining
-
-    def _is_idle(self) -> bool:
-        return self._stopping or not (self._waiting or self._slots_used)
 
     # -- called by the threads of requests
 
@@ -161,9 +157,10 @@ class Scheduler:
                     self._refuse(ticket)
         ticket.done.wait()
 
-    def cancel(self, ticket: Ticket) -> None:
-        """Cancel a request whose client has disconnected."""
-        ticket.cancelled = True
+    def cancel(self, *tickets: Ticket) -> None:
+        """Cancel requests whose client has disconnected."""
+        for ticket in tickets:
+            ticket.cancelled = True
 
     def forget(self, session_id: str) -> None:
         """Schedule the removal of a session."""
@@ -178,7 +175,7 @@ class Scheduler:
         lanes_free = engine.costs.lanes - self._lanes_used
         if len(self._waiting) < min(lanes_free, engine.slots - self._slots_used):
             return this_batch
-        queued = sum(request_seconds(engine, ticket.request) for ticket in self._waiting)
+        queued = sum(engine.request_seconds(ticket.request) for ticket in self._waiting)
         return this_batch + (self._work_left + queued) / max(1, engine.costs.lanes)
 
     def _refuse(self, ticket: Ticket) -> None:
@@ -255,11 +252,11 @@ class Scheduler:
         for ticket in starting:
             with self._fail_on_error(ticket):
                 self._start(ticket)
-        jobs = [ticket.job for ticket in self._lanes if ticket.job is not None]
+        jobs = [ticket.job for ticket in self._lanes]
         chunk = _CHUNK if self._chunk_is_due() else 0
         with self._changed:
             self._update_load()
-            self._batch_ends = self._clock() + batch_seconds(self._engine, jobs, chunk)
+            self._batch_ends = self._clock() + self._engine.batch_seconds(jobs, chunk)
             self._complete_finished()  # those that could not be started
         return True
 
@@ -270,7 +267,7 @@ class Scheduler:
     def _update_load(self) -> None:
         self._lanes_used = len(self._lanes)
         self._slots_used = len(self._lanes) + len(self._prefilling)
-        self._work_left = sum(job_seconds(self._engine, ticket.job) for ticket in self._lanes)
+        self._work_left = sum(self._engine.job_seconds(ticket.job) for ticket in self._lanes)
         self._batch_ends = 0.0
 
     def _complete_finished(self) -> None:
@@ -284,8 +281,7 @@ class Scheduler:
         return lanes < self._engine.costs.lanes and lanes + len(self._prefilling) < self._engine.slots
 
     def _used_sequences(self) -> list[int]:
-        jobs = (ticket.job for ticket in (*self._lanes, *self._prefilling))
-        return [job.sequence.index for job in jobs if job is not None]
+        return [ticket.job.sequence.index for ticket in (*self._lanes, *self._prefilling)]
 
     def _start(self, ticket: Ticket) -> None:
         ticket.started_at = self._clock()
@@ -296,15 +292,16 @@ class Scheduler:
         may_prefill = len(self._prefilling) < max(1, self._engine.slots - 1)
         limit = None if may_prefill else _SHORT_PREFILL
         try:
-            ticket.job = self._engine.begin(ticket.request, self._used_sequences(), limit)
+            job = self._engine.begin(ticket.request, self._used_sequences(), limit)
         except SuffixError as err:
             self._finish(ticket, err)
             return
-        if ticket.job is None:
+        if job is None:
             ticket.busy = True
             self._finish(ticket, None)
             return
-        (self._lanes if ticket.job.to_prefill <= _SHORT_PREFILL else self._prefilling).append(ticket)
+        ticket.job = job
+        (self._lanes if job.to_prefill <= _SHORT_PREFILL else self._prefilling).append(ticket)
         ticket.started.set()
 
     def _chunk_is_due(self) -> bool:
@@ -320,8 +317,6 @@ class Scheduler:
         drafting: list[tuple[Ticket, Job]] = []
         for ticket in list(self._lanes):
             job = ticket.job
-            if job is None:
-                continue
             with self._fail_on_error(ticket):
                 while job.to_prefill and not job.done:
                     self._engine.prefill(job)
@@ -344,24 +339,22 @@ class Scheduler:
     def _prefill_chunk(self) -> None:
         self._batches_since_chunk = 0
         ticket = self._prefilling.popleft()  # round-robin
-        job = ticket.job
-        if job is None or ticket.cancelled:
+        if ticket.cancelled:
             self._finish(ticket, None)
             return
         with self._fail_on_error(ticket):
-            self._engine.prefill(job, _CHUNK)
+            self._engine.prefill(ticket.job, _CHUNK)
         if ticket in self._finished or self._finish_if_over(ticket):
             return
-        (self._prefilling if job.to_prefill else self._lanes).append(ticket)
+        (self._prefilling if ticket.job.to_prefill else self._lanes).append(ticket)
 
     def _finish_if_over(self, ticket: Ticket) -> bool:
         """Finish a request whose job is done or that was cancelled; return whether it is."""
         job = ticket.job
-        if job is not None and not job.done and not ticket.cancelled:
+        if not job.done and not ticket.cancelled:
             return False
-        if job is not None:
-            ticket.draft = job.draft
-        self._finish(ticket, job.error if job is not None else None)
+        ticket.draft = job.draft
+        self._finish(ticket, job.error)
         return True
 
     def _finish(self, ticket: Ticket, error: SuffixError | None) -> None:

@@ -22,8 +22,6 @@ from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest
 from suffixsvc_driver.workers.server.scheduler import Scheduler
 from suffixsvc_driver.workers.server.ticket import Ticket
 
-__all__ = ["DraftWorkerServer"]
-
 _log = structlog.get_logger(__name__)
 _VOCAB_CHUNK: Final = 8192
 #: threads beside those of the streams: for Describe and GetVocab
@@ -88,16 +86,12 @@ class _Servicer(rpc.DraftWorkerServicer):
         try:
             current: list[Ticket] = []
             # the request of a client that disconnected must not keep the model busy
-            context.add_callback(lambda: self._cancel(current))
+            context.add_callback(lambda: self._scheduler.cancel(*current))
             for request in request_iterator:
                 self._require_running(context)
                 yield self._reply(request, current)
         finally:
             self._streams.release()
-
-    def _cancel(self, tickets: list[Ticket]) -> None:
-        for ticket in tickets:
-            self._scheduler.cancel(ticket)
 
     def _require_running(self, context: grpc.ServicerContext) -> None:
         if self._scheduler.stopped:
@@ -171,14 +165,14 @@ class DraftWorkerServer:
         busy_after_seconds: float | None = None,
         drivers: int = 64,
     ) -> None:
-        self._scheduler = Scheduler(engine, queue=queue, busy_after_seconds=busy_after_seconds)
+        self.scheduler = Scheduler(engine, queue=queue, busy_after_seconds=busy_after_seconds)
         threads = drivers + _SPARE_THREADS
         self._server = grpc.server(
             ThreadPoolExecutor(threads, thread_name_prefix="worker"),
             maximum_concurrent_rpcs=threads,
             options=SERVER_OPTIONS,
         )
-        rpc.add_DraftWorkerServicer_to_server(_Servicer(engine, self._scheduler, drivers), self._server)
+        rpc.add_DraftWorkerServicer_to_server(_Servicer(engine, self.scheduler, drivers), self._server)
         try:
             with owner_only_umask():  # for a socket file: requests contain the text of generations
                 port = self._server.add_insecure_port(address)
@@ -188,20 +182,15 @@ class DraftWorkerServer:
         #: address for clients
         self.address = address if address.startswith("unix:") else f"{host}:{port}"
 
-    @property
-    def busy_after_seconds(self) -> float:
-        """How long a request waits for its start before it is refused as busy."""
-        return self._scheduler.busy_after_seconds
-
     def start(self) -> None:
         """Start serving."""
-        self._scheduler.start()
+        self.scheduler.start()
         self._server.start()
         _log.info("draft worker ready", address=self.address)
 
     def stop(self) -> None:
         """Finish running requests and refuse further ones."""
-        self._scheduler.stop(_STOP_GRACE_SECONDS)
+        self.scheduler.stop(_STOP_GRACE_SECONDS)
         self._server.stop(_FINAL_REPLIES_SECONDS).wait()
         with suppress(Exception):  # standard error may be a pipe that is closed
-            _log.info("draft worker stopped", address=self.address, failures=self._scheduler.failures)
+            _log.info("draft worker stopped", address=self.address, failures=self.scheduler.failures)

@@ -9,8 +9,6 @@ from suffixsvc.errors import SuffixError
 from suffixsvc.types import Draft
 from suffixsvc_driver.workers.server.job import DraftRequest, Job
 
-__all__ = ["Ticket"]
-
 #: time that a reply needs to reach its client
 _MARGIN_SECONDS: Final = 0.001
 
@@ -23,7 +21,10 @@ class Ticket:
         error: the reason if there is no draft.
         draft, length: the reply, and the context tokens now held for the session.
         seconds: from its start to its end.
+        job: its progress, once it has started.
     """
+
+    job: Job
 
     def __init__(
         self, request: DraftRequest, arrived: float, timeout_seconds: float, wait_seconds: float
@@ -37,7 +38,6 @@ class Ticket:
         self.length = 0
         self.seconds = 0.0
         self.cancelled = False
-        self.job: Job | None = None
         self.started_at = 0.0
         self.started = threading.Event()
         self.done = threading.Event()

@@ -56,14 +56,8 @@ class Slab {
     std::size_t bytes() const;
     // The part of bytes() that live records take.
     std::size_t used_bytes() const { return used_; }
-    // Calls f(first unit, units used so far, size class) for every page that holds a record. Freed records
-    // lie among the live ones: the owner must be able to distinguish them.
-    template <typename F>
-    void for_each_page(F&& f) const {
-        for (std::uint32_t p = 0; p < pages_.size(); ++p)
-            if (pages_[p].live > 0) f(first_unit(p), std::uint32_t{pages_[p].fresh}, pages_[p].size_class);
-    }
-    // The same for page `number` of pages().
+    // Calls f(first unit, units used so far, size class) for page `number` of pages(), if it holds a record.
+    // Freed records lie among the live ones: the owner must be able to distinguish them.
     template <typename F>
     void for_page(std::uint32_t number, F&& f) const {
         const Page& page = pages_[number];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <mutex>
 
 namespace suffixsvc {
@@ -13,25 +14,7 @@ bool is_letter(char c) {
     return lower >= 'a' && lower <= 'z';
 }
 
-std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-    std::uint64_t h = (a ^ b) * 0x9E3779B97F4A7C15ull;
-    h ^= h >> 32;
-    return h * 0xD6E8FEB86659FD93ull;
-}
-
-std::uint64_t hash_of(std::string_view word) {
-    std::uint64_t h = word.size();
-    std::size_t at = 0;
-    std::uint64_t part;
-    for (; word.size() - at >= 8; at += 8) {
-        std::memcpy(&part, word.data() + at, 8);
-        h = mix(h, part);
-    }
-    part = 0;
-    std::memcpy(&part, word.data() + at, word.size() - at);
-    h = mix(h, part);
-    return h ^ (h >> 29);
-}
+std::uint64_t hash_of(std::string_view word) { return std::hash<std::string_view>()(word); }
 
 struct Entry {
     std::uint64_t hash = 0;

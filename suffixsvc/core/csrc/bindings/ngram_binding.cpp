@@ -1,122 +1,27 @@
-// Python binding of the n-gram counter: strict array types in, plain values out; the GIL is released around
-// everything that does work. Faults are raised as in bindings/segment_binding.cpp.
-#include "bindings/ngram_binding.h"
+// Python binding of the n-gram counter and the word memo: strict array types in, plain values out; the GIL is
+// released around everything that does work.
+#include <cstring>
+#include <limits>
 
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/unique_ptr.h>
-#include <nanobind/stl/vector.h>
-
-#include "bindings/segment_binding.h"
+#include "base/word_memo.h"
+#include "bindings/convert.h"
 #include "ngram/ngram_counter.h"
 #include "ngram/ngram_run.h"
 #include "ngram/ngram_tally.h"
-#include "ngram/ngram_words.h"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace suffixsvc;
 
 namespace {
 
-template <typename T>
-using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+constexpr std::int64_t kMaxToken = std::numeric_limits<Token>::max();
+constexpr std::size_t kMergeBytes = 64 << 20;
 
-FileFault invalid(const char* message, std::string expected, std::string got) {
-    return {FileFault::Kind::invalid, message, std::move(expected), std::move(got)};
-}
-
-// A counter that validates its input against its shape.
-class CheckedCounter {
-  public:
-    CheckedCounter(unsigned lowest, unsigned highest, std::int64_t largest_token, std::size_t memory_bytes) {
-        if (lowest < 1 || lowest > highest || highest > kMaxOrder)
-            raise_fault(invalid("orders must satisfy 1 <= lowest <= highest <= 16", "",
-                                std::to_string(lowest) + " .. " + std::to_string(highest)));
-        if (largest_token < 0 || largest_token > std::numeric_limits<Token>::max())
-            raise_fault(
-                invalid("largest_token must be in 0 .. 2147483647", "", std::to_string(largest_token)));
-        largest_ = largest_token;
-        const auto bits = std::bit_width(static_cast<std::uint64_t>(largest_token) + 1);
-        counter_ = make_ngram_counter({lowest, highest, static_cast<unsigned>(bits)}, memory_bytes);
-        if (!counter_)
-            raise_fault(invalid("memory_bytes must be some megabytes at least", "",
-                                std::to_string(memory_bytes) + " bytes"));
-    }
-
-    // Counts concatenated texts: `ends` ascend to the number of tokens, `firsts` are the numbers of leading
-    // context tokens. All texts or none.
-    void add(Array<Token> tokens, Array<std::int64_t> ends, Array<std::int64_t> firsts) {
-        FileFault fault;
-        {
-            nb::gil_scoped_release release;
-            fault = check(tokens, ends, firsts);
-            if (!fault) {
-                std::size_t begin = 0;
-                for (std::size_t i = 0; i < ends.shape(0); ++i) {
-                    const auto end = static_cast<std::size_t>(ends.data()[i]);
-                    counter_->add({tokens.data() + begin, end - begin},
-                                  static_cast<std::size_t>(firsts.data()[i]));
-                    begin = end;
-                }
-            }
-        }
-        if (fault) raise_fault(fault);
-    }
-
-    void spill(const std::string& path) {
-        FileFault fault;
-        {
-            nb::gil_scoped_release release;
-            fault = counter_->spill(path);
-        }
-        if (fault) raise_fault(fault);
-    }
-
-    std::size_t room() const { return counter_->room(); }
-    std::uint64_t tokens() const { return counter_->tokens(); }
-
-  private:
-    FileFault check(const Array<Token>& tokens, const Array<std::int64_t>& ends,
-                    const Array<std::int64_t>& firsts) const {
-        const auto size = static_cast<std::int64_t>(tokens.shape(0));
-        for (std::int64_t i = 0; i < size; ++i)
-            if (tokens.data()[i] < 0 || tokens.data()[i] > largest_)
-                return invalid("token ids must be in range", "0 .. " + std::to_string(largest_),
-                               std::to_string(tokens.data()[i]) + " at position " + std::to_string(i));
-        if (tokens.shape(0) > counter_->room())
-            return invalid("tokens must fit the room of the counter", std::to_string(counter_->room()),
-                           std::to_string(size));
-        std::int64_t begin = 0;
-        bool whole = ends.shape(0) == firsts.shape(0);
-        for (std::size_t i = 0; whole && i < ends.shape(0); ++i) {
-            whole = begin <= ends.data()[i] && ends.data()[i] <= size && firsts.data()[i] >= 0 &&
-                    firsts.data()[i] <= ends.data()[i] - begin;
-            begin = ends.data()[i];
-        }
-        if (!whole || begin != size)
-            return invalid("ends and contexts must divide the tokens into texts", "", "");
-        return {};
-    }
-
-    std::int64_t largest_ = 0;
-    std::unique_ptr<NgramCounter> counter_;
-};
-
-template <typename Work>
-void run_released(Work&& work) {
-    FileFault fault;
-    {
-        nb::gil_scoped_release release;
-        fault = work();
-    }
-    if (fault) raise_fault(fault);
-}
-
-// Start of each record, and end of the last whole one; in words.
+// Start of each record of `head` words, a number of followers and pairs, and end of the last whole one; in
+// words.
 std::vector<std::int64_t> record_starts(std::span<const std::int32_t> words, std::size_t head) {
     std::vector<std::int64_t> starts{0};
     std::size_t at = 0;
+    head = std::max<std::size_t>(head, 1);
     while (words.size() - at >= head) {
         const std::int64_t followers = words[at + head - 1];
         if (followers <= 0 || static_cast<std::uint64_t>(followers) > (words.size() - at - head) / 2) break;
@@ -126,31 +31,52 @@ std::vector<std::int64_t> record_starts(std::span<const std::int32_t> words, std
     return starts;
 }
 
+// Tokens, skipped spans as (at, begin, end), unknown words.
+auto encode_text(const WordMemo& memo, const nb::bytes& text) {
+    WordTokens found = released([&] { return memo.encode(view(text)); });
+    std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>> skipped;
+    for (const SkippedSpan& span : found.skipped) skipped.emplace_back(span.at, span.begin, span.end);
+    std::vector<nb::bytes> unknown;
+    for (const std::string_view word : found.unknown) unknown.push_back(to_bytes(word));
+    return std::tuple(to_numpy(std::move(found.tokens)), skipped, unknown);
+}
+
+void learn_words(WordMemo& memo, const std::vector<nb::bytes>& words, std::span<const std::int32_t> tokens,
+                 std::span<const std::int64_t> ends) {
+    std::int64_t last = 0;
+    bool whole = ends.size() == words.size();
+    for (std::size_t i = 0; whole && i < words.size(); last = ends[i++]) whole = last <= ends[i];
+    if (!whole || last != static_cast<std::int64_t>(tokens.size()))
+        throw nb::value_error("ends must divide tokens among words");
+    std::vector<std::string_view> views;
+    for (const nb::bytes& word : words) views.push_back(view(word));
+    released([&] { memo.learn(views, tokens, ends); });
+}
+
 }  // namespace
 
-void bind_ngrams(nb::module_& m) {
-    nb::class_<CheckedCounter>(m, "NgramCounter")
-        .def(nb::init<unsigned, unsigned, std::int64_t, std::size_t>(), "lowest"_a, "highest"_a,
-             "largest_token"_a, "memory_bytes"_a)
+void suffixsvc::bind_ngrams(nb::module_& m) {
+    nb::class_<NgramCounter>(m, "NgramCounter")
+        .def(nb::new_(&NgramCounter::make), "lowest"_a, "highest"_a, nb::kw_only(),
+             "largest_token"_a = kMaxToken, "memory_bytes"_a)
         // No conversion: it would change an id that does not fit.
-        .def("add", &CheckedCounter::add, "tokens"_a.noconvert(), "ends"_a.noconvert(),
-             "firsts"_a.noconvert())
-        .def("spill", &CheckedCounter::spill, "path"_a)
-        .def_prop_ro("room", &CheckedCounter::room)
-        .def_prop_ro("tokens", &CheckedCounter::tokens);
+        .def("add", &NgramCounter::add, "tokens"_a.noconvert(), "ends"_a.noconvert(),
+             "contexts"_a.noconvert(), Released())
+        .def("spill", &NgramCounter::spill, "path"_a, Released())
+        .def_prop_ro("room", &NgramCounter::room)
+        .def_prop_ro("tokens", &NgramCounter::tokens);
 
     nb::class_<TallyOutput>(m, "TallyOutput")
         .def(
             "__init__",
-            [](TallyOutput* self, const std::string& path, unsigned order, unsigned slots,
-               std::uint64_t min_count, std::uint32_t top, std::uint32_t max_count, std::uint32_t least,
-               std::uint32_t percent, bool firing, bool unique, bool totals) {
-                new (self) TallyOutput{path,  order,   slots,  min_count, top,   max_count,
-                                       least, percent, firing, unique,    totals};
+            [](TallyOutput* self, FilePath path, unsigned order, unsigned slots, std::uint64_t min_count,
+               std::uint32_t top, std::uint32_t max_count, std::uint32_t least, std::uint32_t percent,
+               bool firing, bool unique, bool totals) {
+                new (self) TallyOutput{std::move(path), order,   slots,  min_count, top,   max_count,
+                                       least,           percent, firing, unique,    totals};
             },
             "path"_a, "order"_a, "slots"_a = 4, "min_count"_a = 1, "top"_a = 0, "max_count"_a = 0,
             "least"_a = 0, "percent"_a = 0, "firing"_a = false, "unique"_a = false, "totals"_a = false)
-        .def_ro("path", &TallyOutput::path)
         .def_ro("order", &TallyOutput::order)
         .def_ro("records", &TallyOutput::records)
         .def_ro("pairs", &TallyOutput::pairs)
@@ -158,51 +84,34 @@ void bind_ngrams(nb::module_& m) {
         .def_ro("count_sum", &TallyOutput::count_sum)
         .def_ro("occurrences", &TallyOutput::occurrences);
 
+    const nb::object unobserved = nb::cast(new SegmentJob, nb::rv_policy::take_ownership);
+    m.def("tally_runs", &tally_runs, "runs"_a, "outputs"_a, nb::kw_only(), "first_token"_a = 0,
+          "end_token"_a = kMaxToken + 1, "memory_bytes"_a = kMergeBytes, "job"_a = unobserved, Released());
+    m.def("combine_runs", &combine_runs, "runs"_a, "path"_a, nb::kw_only(), "memory_bytes"_a = kMergeBytes,
+          "job"_a = unobserved, Released());
+    m.def("split_runs", &split_runs, "runs"_a, "parts"_a, Released());
+    m.def("check_run", &check_run, "path"_a, Released());
     m.def(
-        "tally_runs",
-        [](const std::vector<std::string>& runs, std::int64_t low, std::int64_t high,
-           std::size_t memory_bytes, std::vector<TallyOutput> outputs, SegmentJob& job) {
-            run_released([&] { return tally_runs(runs, low, high, memory_bytes, outputs, job); });
-            return outputs;
-        },
-        "runs"_a, "low"_a, "high"_a, "memory_bytes"_a, "outputs"_a, "job"_a);
-    m.def(
-        "combine_runs",
-        [](const std::vector<std::string>& runs, const std::string& path, std::size_t memory_bytes,
-           SegmentJob& job) { run_released([&] { return combine_runs(runs, path, memory_bytes, job); }); },
-        "runs"_a, "path"_a, "memory_bytes"_a, "job"_a);
-    m.def(
-        "split_runs",
-        [](const std::vector<std::string>& runs, unsigned parts) {
-            std::vector<std::int64_t> tokens;
-            run_released([&] { return split_runs(runs, parts, tokens); });
-            return tokens;
-        },
-        "runs"_a, "parts"_a);
-    m.def(
-        "check_run", [](const std::string& path) { run_released([&] { return check_run(path); }); },
-        "path"_a);
-    m.def(
-        "run_tokens",
-        [](const std::string& path) {
-            FileFault fault;
-            const RunHeader header = read_run_header(path, fault);
-            if (fault) raise_fault(fault);
-            return header.tokens;
-        },
-        "path"_a);
+        "run_tokens", [](const FilePath& path) { return read_run_header(path).tokens; }, "path"_a,
+        Released());
     m.def(
         "record_starts",
-        [](Array<std::int32_t> words, std::size_t head) {
-            std::vector<std::int64_t>* starts;
-            {
-                nb::gil_scoped_release release;
-                starts = new std::vector<std::int64_t>(
-                    record_starts({words.data(), words.shape(0)}, std::max<std::size_t>(head, 1)));
-            }
-            nb::capsule owner(starts,
-                              [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
-            return nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(starts->data(), {starts->size()}, owner);
+        [](std::span<const std::int32_t> words, std::size_t head) {
+            return to_numpy(released([&] { return record_starts(words, head); }));
         },
         "words"_a, "head"_a);
+
+    nb::class_<WordMemo>(m, "WordMemo")
+        .def(
+            "__init__",
+            [](WordMemo* self, const nb::bytes& table, std::size_t memory_bytes) {
+                WordCuts cuts{};
+                if (table.size() != cuts.size()) throw nb::value_error("cuts must have 128 * 128 bytes");
+                std::memcpy(cuts.data(), table.c_str(), cuts.size());
+                new (self) WordMemo(cuts, memory_bytes);
+            },
+            "cuts"_a, "memory_bytes"_a)
+        .def("encode", &encode_text, "text"_a)
+        .def("learn", &learn_words, "words"_a, "tokens"_a.noconvert(), "ends"_a.noconvert())
+        .def_prop_ro("words", &WordMemo::words);
 }

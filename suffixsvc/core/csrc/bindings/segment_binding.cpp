@@ -1,58 +1,47 @@
 // Python binding of sealed segments: strict array types in, plain values out; the GIL is released around
-// everything that does work. Faults become suffixsvc.core._ext.FileFault(kind, message, expected, got), which
-// suffixsvc/core/segments.py turns into the project's errors.
-#include "bindings/segment_binding.h"
+// everything that does work. Faults become the project's errors.
+#include <nanobind/stl/filesystem.h>
 
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-
+#include <algorithm>
 #include <chrono>
+#include <functional>
 
 #include "base/crc32c.h"
+#include "bindings/convert.h"
 #include "segment/segment.h"
 #include "segment/segment_builder.h"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace suffixsvc;
 
 namespace {
 
-template <typename T>
-using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-std::span<const T> span_of(const Array<T>& a) {
-    return {a.data(), a.shape(0)};
-}
-
-struct Raised {
-    FileFault fault;
+// The class of suffixsvc.errors that a fault becomes, and its remedy; by FileFault::Kind.
+struct ErrorClass {
+    const char* name;
+    const char* remedy;
+};
+constexpr ErrorClass kErrors[] = {
+    {"InvalidInputError", nullptr},
+    {"SegmentCorruptError", "Delete the file; it is built again from the log."},
+    {"StoreForeignError", "Use the version of suffixsvc that wrote the file, or delete it."},
+    {"StoreCorruptError", "Delete the intermediate files and start the build again."},
+    {"StoreFullError", "Free space on the disk; existing files are intact."},
+    {"StoreError", "See the message of the system."},
+    {"SegmentCancelledError", nullptr},
+    {"InvalidConfigError", "Reduce --memory."},
 };
 
-const char* kind_name(FileFault::Kind kind) {
-    switch (kind) {
-        case FileFault::Kind::invalid:
-            return "invalid";
-        case FileFault::Kind::corrupt:
-            return "corrupt";
-        case FileFault::Kind::foreign:
-            return "foreign";
-        case FileFault::Kind::full:
-            return "full";
-        case FileFault::Kind::cancelled:
-            return "cancelled";
-        default:
-            return "io";
-    }
-}
-
-void raise_if(const FileFault& fault) {
-    if (fault) raise_fault(fault);
+void raise_fault(const std::exception_ptr& thrown, void*) try {
+    std::rethrow_exception(thrown);
+} catch (const FileFault& fault) {
+    const auto or_none = [](const std::string& text) -> nb::object {
+        return text.empty() ? nb::none() : nb::object(nb::cast(text));
+    };
+    const ErrorClass& its = kErrors[static_cast<std::size_t>(fault.kind)];
+    const nb::object error = nb::module_::import_("suffixsvc.errors")
+                                 .attr(its.name)(fault.message, "expected"_a = or_none(fault.expected),
+                                                 "got"_a = or_none(fault.got), "remedy"_a = its.remedy);
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
 }
 
 // A level as Python sees it: length, first entry, last entry + 1, all votes, (token, votes) of the strongest
@@ -62,7 +51,12 @@ using LevelTuple = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::
                               std::pair<Token, std::uint64_t>>;
 
 std::vector<LevelTuple> query(const Segment& segment, std::span<const Token> context,
-                              std::span<const int> orders, std::size_t width, std::span<const Token> tokens) {
+                              const std::vector<int>& orders, std::size_t width,
+                              std::span<const Token> tokens) {
+    const bool ascending = std::ranges::is_sorted(orders, std::less_equal());
+    if (orders.size() >= kMaxLevels || !ascending ||
+        (!orders.empty() && (orders.front() < 1 || orders.back() > static_cast<int>(kSegmentContext))))
+        throw FileFault(FileFault::Kind::invalid, "orders must be at most 11 ascending lengths in 1 .. 64");
     std::vector<LevelTuple> out;
     // The last tokens one by one, as a session does: each view is the hint for the next.
     SegmentView view;
@@ -81,23 +75,22 @@ std::vector<LevelTuple> query(const Segment& segment, std::span<const Token> con
         }
         std::vector<std::uint32_t> votes;
         for (const auto& each : requested) votes.push_back(each[r]);
-        const SegmentNewest newest = segment.newest(level);
         out.emplace_back(level.len, level.begin, level.end, evidence.total[r], std::move(strongest),
-                         std::move(votes), std::pair{newest.token, newest.age});
+                         std::move(votes),
+                         std::pair{segment.token_at(evidence.newest[r]), segment.age_at(evidence.newest[r])});
     }
     return out;
 }
 
-// Seconds of each draft of `depth` tokens after text[..start]: find, gather and newest, then the same for the
-// context extended by the strongest follower of the longest level. Timed here since the overhead of Python
-// per call would dominate.
-std::vector<double> time_drafts(const Segment& segment, std::span<const Token> text,
-                                std::span<const std::uint64_t> starts, std::size_t depth,
-                                std::span<const int> orders) {
-    std::vector<double> seconds;
+// Seconds of each draft of `depth` tokens after text[..start]: find, gather and the newest follower, then the
+// same for the context extended by the strongest follower of the longest level. Timed here since the overhead
+// of Python per call would dominate.
+std::vector<float> time_drafts(const Segment& segment, std::span<const Token> text,
+                               const std::vector<std::size_t>& starts, std::size_t depth) {
+    std::vector<float> seconds;
     std::vector<Token> context;
-    for (const std::uint64_t start : starts) {
-        const std::size_t end = std::min<std::size_t>(start, text.size());
+    for (const std::size_t start : starts) {
+        const std::size_t end = std::min(start, text.size());
         const auto tail = text.first(end).last(std::min<std::size_t>(end, kSegmentContext));
         context.assign(tail.begin(), tail.end());
         context.reserve(context.size() + depth);
@@ -105,42 +98,26 @@ std::vector<double> time_drafts(const Segment& segment, std::span<const Token> t
         SegmentView view;
         for (std::size_t k = 0; k < depth; ++k) {
             SegmentEvidence evidence;
-            segment.find(context, orders, view, k > 0 ? &view : nullptr);
+            segment.find(context, kOrders, view, k > 0 ? &view : nullptr);
             segment.gather(view, 3, evidence);
             if (view.size == 0 || evidence.strongest_size[0] == 0) break;
-            (void)segment.newest(view.levels[0]);
+            (void)segment.token_at(evidence.newest[0]);
             context.push_back(evidence.token[evidence.strongest[0][0]]);
         }
-        seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+        seconds.push_back(std::chrono::duration<float>(std::chrono::steady_clock::now() - began).count());
     }
     return seconds;
 }
 
 }  // namespace
 
-void raise_fault(const FileFault& fault) { throw Raised{fault}; }
-
-void bind_segments(nb::module_& m) {
-    static PyObject* fault_type =
-        PyErr_NewException("suffixsvc.core._ext.FileFault", PyExc_Exception, nullptr);
-    m.attr("FileFault") = nb::borrow(fault_type);
-    nb::register_exception_translator(
-        [](const std::exception_ptr& p, void*) {
-            try {
-                std::rethrow_exception(p);
-            } catch (const Raised& e) {
-                const nb::tuple values =
-                    nb::make_tuple(kind_name(e.fault.kind), e.fault.message, e.fault.expected, e.fault.got);
-                PyErr_SetObject(fault_type, values.ptr());
-            }
-        },
-        nullptr);
+void suffixsvc::bind_segments(nb::module_& m) {
+    nb::register_exception_translator(&raise_fault, nullptr);
 
     nb::class_<SegmentJob>(m, "SegmentJob")
         .def(nb::init<>())
-        .def("cancel", [](SegmentJob& self) { self.cancelled.store(true, std::memory_order_relaxed); })
-        .def_prop_ro("done",
-                     [](const SegmentJob& self) { return self.done.load(std::memory_order_relaxed); });
+        .def("cancel", [](SegmentJob& self) { self.cancelled = true; })
+        .def_prop_ro("done", [](const SegmentJob& self) { return self.done.load(); });
 
     nb::class_<SegmentStats>(m, "SegmentStats")
         .def_ro("file_bytes", &SegmentStats::file_bytes)
@@ -156,87 +133,61 @@ void bind_segments(nb::module_& m) {
         .def_ro("last_lsn", &SegmentStats::last_lsn)
         .def_ro("uncorrected", &SegmentStats::uncorrected);
 
+    const auto forget = [](Segment& self, const nb::typed<nb::iterable, std::uint64_t>& outputs) {
+        std::vector<std::uint64_t> lsns;
+        for (const nb::handle output : outputs) lsns.push_back(nb::cast<std::uint64_t>(output));
+        return released([&] { return self.forget(lsns); });
+    };
     nb::class_<Segment>(m, "Segment")
-        .def_static(
-            "open",
-            [](const std::string& path) {
-                FileFault fault;
-                std::shared_ptr<Segment> segment;
-                {
-                    nb::gil_scoped_release release;
-                    segment = Segment::open(path, fault);
-                }
-                raise_if(fault);
-                return segment;
-            },
-            "path"_a)
         .def(
-            "query",
-            [](const Segment& self, Array<Token> context, Array<std::int32_t> orders, std::size_t width,
-               Array<Token> tokens) {
-                nb::gil_scoped_release release;
-                return query(self, span_of(context), span_of(orders), width, span_of(tokens));
-            },
-            "context"_a, "orders"_a, "width"_a, "tokens"_a)
+            nb::new_([forget](const FilePath& path, const nb::typed<nb::iterable, std::uint64_t>& forgotten) {
+                auto segment = released([&] { return Segment::open(path); });
+                forget(*segment, forgotten);
+                return segment;
+            }),
+            "path"_a, "forgotten"_a = nb::make_tuple())
+        .def("query", &query, "context"_a, "orders"_a, "width"_a, "tokens"_a, Released())
         .def(
             "time_drafts",
-            [](const Segment& self, Array<Token> text, Array<std::uint64_t> starts, std::size_t depth,
-               Array<std::int32_t> orders) {
-                nb::gil_scoped_release release;
-                return time_drafts(self, span_of(text), span_of(starts), depth, span_of(orders));
+            [](const Segment& self, std::span<const Token> text, const std::vector<std::size_t>& starts,
+               std::size_t depth) {
+                return to_numpy(released([&] { return time_drafts(self, text, starts, depth); }));
             },
-            "text"_a, "starts"_a, "depth"_a, "orders"_a)
+            "text"_a, "starts"_a, "depth"_a = 16)
+        .def("forget", forget, "outputs"_a)
+        .def("correct_hubs", &Segment::correct_hubs, "texts"_a = std::size_t{1} << 62, Released())
         .def(
-            "forget",
-            [](Segment& self, Array<std::uint64_t> lsns) {
-                nb::gil_scoped_release release;
-                return self.forget(span_of(lsns));
+            "outputs",
+            [](const Segment& self) {
+                std::vector<std::uint64_t> lsns;
+                for (const SegmentOccurrence& o : self.occurrences())
+                    if (lsns.empty() || lsns.back() != o.lsn) lsns.push_back(o.lsn);
+                return lsns;
             },
-            "lsns"_a)
-        .def("correct_hubs", &Segment::correct_hubs, "texts"_a, nb::call_guard<nb::gil_scoped_release>())
-        .def("outputs",
-             [](const Segment& self) {
-                 nb::gil_scoped_release release;
-                 std::vector<std::uint64_t> lsns;
-                 for (const SegmentOccurrence& o : self.occurrences())
-                     if (lsns.empty() || lsns.back() != o.lsn) lsns.push_back(o.lsn);
-                 return lsns;
-             })
-        .def("take_recently_used", &Segment::take_recently_used, nb::call_guard<nb::gil_scoped_release>())
-        .def("check", &Segment::check, nb::call_guard<nb::gil_scoped_release>())
-        .def("stats", &Segment::stats, nb::call_guard<nb::gil_scoped_release>())
+            Released())
+        .def("take_recently_used", &Segment::take_recently_used, Released())
+        .def("check", &Segment::require_sound, Released())
+        .def("stats", &Segment::stats, Released())
         .def_prop_ro("corrupt", &Segment::corrupt)
-        .def_prop_ro("path", &Segment::path);
+        .def_prop_ro("path", [](const Segment& self) { return std::filesystem::path(self.path()); });
 
+    const nb::object unobserved = nb::cast(new SegmentJob, nb::rv_policy::take_ownership);
     m.def(
         "build_segment",
-        [](const std::string& path, Array<Token> tokens, Array<std::uint64_t> lengths,
-           Array<std::uint32_t> contexts, Array<std::uint64_t> lsns, std::uint32_t hub_min, SegmentJob& job) {
-            FileFault fault;
-            {
-                nb::gil_scoped_release release;
-                fault =
-                    build_segment(path, {span_of(tokens), span_of(lengths), span_of(contexts), span_of(lsns)},
-                                  {hub_min}, job);
-            }
-            raise_if(fault);
-        },
-        "path"_a, "tokens"_a, "lengths"_a, "contexts"_a, "lsns"_a, "hub_min"_a, "job"_a);
-
+        [](const FilePath& path, std::span<const Token> tokens, std::span<const std::uint64_t> lengths,
+           std::span<const std::uint32_t> contexts, std::span<const std::uint64_t> lsns,
+           std::uint32_t hub_min,
+           SegmentJob& job) { build_segment(path, {tokens, lengths, contexts, lsns}, hub_min, job); },
+        "path"_a, "tokens"_a, "lengths"_a, "contexts"_a, "lsns"_a, "hub_min"_a, "job"_a, Released());
     m.def(
         "merge_segments",
-        [](const std::string& path, const std::vector<std::shared_ptr<Segment>>& sources,
-           std::uint32_t hub_min, SegmentJob& job) {
-            FileFault fault;
-            {
-                nb::gil_scoped_release release;
-                std::vector<const Segment*> segments;
-                for (const auto& s : sources) segments.push_back(s.get());
-                fault = merge_segments(path, segments, {hub_min}, job);
-            }
-            raise_if(fault);
+        [](const FilePath& path, const std::vector<std::shared_ptr<Segment>>& sources, std::uint32_t hub_min,
+           SegmentJob& job) {
+            std::vector<const Segment*> segments;
+            for (const auto& s : sources) segments.push_back(s.get());
+            merge_segments(path, segments, hub_min, job);
         },
-        "path"_a, "sources"_a, "hub_min"_a, "job"_a);
+        "path"_a, "sources"_a, nb::kw_only(), "hub_min"_a = 0, "job"_a = unobserved, Released());
 
     // For tests of the format, which repair the checksum of a modified file.
     m.def("crc32c", [](nb::bytes data) { return crc32c(data.data(), data.size()); }, "data"_a);
@@ -244,4 +195,6 @@ void bind_segments(nb::module_& m) {
         "crc32c_portable", [](nb::bytes data) { return crc32c_portable(data.data(), data.size()); },
         "data"_a);
     m.attr("SEGMENT_TEMPORARY") = kSegmentTemporary;
+    const SegmentHeader header;
+    m.attr("SEGMENT_HEAD") = nb::bytes(&header, offsetof(SegmentHeader, version) + sizeof header.version);
 }

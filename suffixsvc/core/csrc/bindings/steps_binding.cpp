@@ -1,37 +1,52 @@
-// Python binding of steps: strict types in, arrays or wire bytes out. The GIL is released once per call,
-// however many sessions it steps. Contains no logic.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
-
-#include "bindings/cost_curve.h"
-#include "bindings/draft_binding.h"
+// Python binding of steps and of their dispatcher: strict types, bytes or parsed steps in, arrays or wire
+// bytes out. The GIL is released once per call, however many sessions it steps; on the direct socket once for
+// as many messages as the dispatcher can answer. Contains no logic.
+#include "bindings/convert.h"
 #include "draft/session_stepper.h"
+#include "wire/framed_connection.h"
 #include "wire/step_dispatcher.h"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace suffixsvc;
 
 namespace {
 
-using Tokens = nb::ndarray<const Token, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Costs = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// A draft, or why the step was refused.
+using StepResult = std::variant<std::monostate, Columns::value_type, StepOutcome>;
+using Answer = std::variant<nb::bytes, StepOutcome>;
+// (session_id, seq, token bytes, at, max_draft_tokens, tree mode, width, accepted, curve or None)
+using Request = std::tuple<std::string, std::uint64_t, nb::bytes, std::int64_t, std::int32_t, int,
+                           std::int32_t, std::int32_t, std::optional<Curve>>;
 
-nb::object step_result(SessionStepper& stepper, const StepArguments& arguments, const nb::bytes& sources) {
-    StepOutcome o;
-    {
-        nb::gil_scoped_release release;
-        o = stepper.step(arguments);
-    }
-    if (o.status != StepStatus::done) return nb::cast(std::move(o));
-    return columns(o.draft, view(sources));
+StepResult step_result(SessionStepper& stepper, const StepArguments& arguments, const nb::bytes& sources) {
+    StepOutcome o = released([&] { return stepper.step(arguments); });
+    if (o.status != StepStatus::done) return o;
+    Columns draft = columns(o.draft, view(sources));
+    if (draft) return *std::move(draft);
+    return {};
+}
+
+std::vector<Answer> to_answers(std::vector<StepAnswer> answers) {
+    std::vector<Answer> items;
+    for (StepAnswer& answer : answers)
+        if (const auto* bytes = std::get_if<std::string>(&answer))
+            items.emplace_back(to_bytes(*bytes));
+        else
+            items.emplace_back(std::get<StepOutcome>(std::move(answer)));
+    return items;
+}
+
+std::vector<Answer> step(StepDispatcher& self, const std::vector<Request>& requests, double now) {
+    std::vector<StepRequest> steps;
+    steps.reserve(requests.size());
+    for (const auto& [id, seq, tokens, at, max_draft, tree, width, accepted, curve] : requests)
+        steps.push_back({id, seq, view(tokens), at, max_draft, static_cast<TreeMode>(tree), width, accepted,
+                         curve ? curve->cost : nullptr});
+    return to_answers(released([&] { return self.step(steps, now); }));
 }
 
 }  // namespace
 
-void bind_steps(nb::module_& m) {
+void suffixsvc::bind_steps(nb::module_& m) {
     nb::class_<StepCounters>(m, "StepCounters")
         .def(nb::init<>())
         .def_prop_ro("steps", [](const StepCounters& c) { return c.steps.load(); })
@@ -42,10 +57,9 @@ void bind_steps(nb::module_& m) {
     nb::class_<Curve>(m, "Curve")
         .def(
             "__init__",
-            [](Curve* self, Costs cost) {
-                if (cost.shape(0) == 0) throw nb::value_error("cost must have at least one entry");
-                new (self) Curve{
-                    std::make_shared<const CostCurve>(CostCurve(cost.data(), cost.data() + cost.shape(0)))};
+            [](Curve* self, std::span<const double> cost) {
+                if (cost.empty()) throw nb::value_error("cost must have at least one entry");
+                new (self) Curve{std::make_shared<const CostCurve>(cost.begin(), cost.end())};
             },
             "cost"_a)
         .def("trees_pay", [](const Curve& self) { return trees_pay(*self.cost); });
@@ -65,33 +79,100 @@ void bind_steps(nb::module_& m) {
              "max_tokens"_a, nb::keep_alive<1, 2>())
         .def(
             "step",
-            [](SessionStepper& self, Tokens tokens, std::int64_t at, std::size_t max_tokens,
-               const Curve& curve, bool tree, std::int32_t width, std::int32_t accepted,
-               nb::bytes sources) -> nb::object {
-                StepArguments a;
-                a.tokens = {tokens.data(), tokens.shape(0)};
-                a.at = at;
-                a.max_tokens = max_tokens;
-                a.cost = curve.cost;
-                a.tree = tree;
-                a.width = width;
-                a.accepted = accepted;
+            [](SessionStepper& self, std::span<const Token> tokens, std::int64_t at, std::size_t max_tokens,
+               const Curve& curve, bool tree, std::int32_t width, std::int32_t accepted, nb::bytes sources) {
+                const StepArguments a{.tokens = tokens,
+                                      .at = at,
+                                      .max_tokens = max_tokens,
+                                      .cost = curve.cost,
+                                      .tree = tree,
+                                      .width = width,
+                                      .accepted = accepted};
                 return step_result(self, a, sources);
             },
             "tokens"_a, "at"_a, "max_tokens"_a, "curve"_a, "tree"_a, "width"_a, "accepted"_a, "sources"_a)
         .def(
             "draft_after",
-            [](SessionStepper& self, Tokens after, std::size_t max_tokens, const Curve& curve, bool tree,
-               const DraftBounds& bounds, nb::bytes sources) -> nb::object {
-                StepArguments a;
-                a.after = {after.data(), after.shape(0)};
-                a.max_tokens = max_tokens;
-                a.cost = curve.cost;
-                a.tree = tree;
-                a.bounds = bounds;
+            [](SessionStepper& self, std::span<const Token> after, std::size_t max_tokens, const Curve& curve,
+               bool tree, const DraftBounds& bounds, nb::bytes sources) {
+                const StepArguments a{.max_tokens = max_tokens,
+                                      .cost = curve.cost,
+                                      .tree = tree,
+                                      .bounds = bounds,
+                                      .after = after};
                 return step_result(self, a, sources);
             },
             "after"_a, "max_tokens"_a, "curve"_a, "tree"_a, "bounds"_a, "sources"_a)
-        .def("set_closed", &SessionStepper::set_closed, "closed"_a, nb::call_guard<nb::gil_scoped_release>())
-        .def("forget_draft", &SessionStepper::forget_draft, nb::call_guard<nb::gil_scoped_release>());
+        .def("set_closed", &SessionStepper::set_closed, "closed"_a, Released())
+        .def("forget_draft", &SessionStepper::forget_draft, Released());
+
+    // The fields of a slot may be accessed while its mutex is held: `with slot`.
+    nb::class_<SessionSlot>(m, "SessionSlot")
+        .def(nb::init<>())
+        .def(
+            "__enter__", [](SessionSlot& s) { s.mutex.lock(); }, Released())
+        .def(
+            "__exit__", [](SessionSlot& s, nb::handle, nb::handle, nb::handle) { s.mutex.unlock(); },
+            "type"_a.none(), "error"_a.none(), "traceback"_a.none())
+        .def(
+            "attach", [](SessionSlot& s, SessionStepper& stepper) { s.stepper = &stepper; }, "stepper"_a,
+            nb::keep_alive<1, 2>())
+        .def("detach", [](SessionSlot& s) { s.stepper = nullptr; })
+        .def(
+            "set_cost",
+            [](SessionSlot& s, const Curve& curve) {
+                s.cost = curve.cost;
+                s.truncated_cost.reset();
+            },
+            "curve"_a)
+        .def(
+            "record_append",
+            [](SessionSlot& s, std::uint64_t seq) {
+                s.seq = seq;
+                s.answer.reset();
+            },
+            "seq"_a)
+        .def_prop_ro("seq", [](const SessionSlot& s) { return s.seq; })
+        .def_prop_ro(
+            "answer",
+            [](const SessionSlot& s) { return s.answer ? std::optional(to_bytes(*s.answer)) : std::nullopt; })
+        .def_prop_rw(
+            "last_active", [](const SessionSlot& s) { return s.last_active.load(); },
+            [](SessionSlot& s, double now) { s.last_active = now; });
+
+    nb::class_<StepDispatcher>(m, "StepDispatcher")
+        .def(
+            "__init__",
+            [](StepDispatcher* self, std::size_t max_draft, nb::bytes sources) {
+                new (self) StepDispatcher(max_draft, std::string(view(sources)));
+            },
+            "max_draft"_a, "sources"_a)
+        .def("add", &StepDispatcher::add, "session_id"_a, "slot"_a, Released())
+        .def("remove", &StepDispatcher::remove, "session_id"_a, Released())
+        .def(
+            "answer",
+            [](StepDispatcher& self, nb::bytes request,
+               double now) -> std::variant<std::monostate, nb::bytes, std::vector<Answer>> {
+                std::optional<DispatchReply> reply =
+                    released([&] { return self.answer(view(request), now); });
+                if (!reply) return {};
+                if (reply->items.empty()) return to_bytes(reply->bytes);
+                return to_answers(std::move(reply->items));
+            },
+            "request"_a, "now"_a)
+        .def("step", &step, "requests"_a, "now"_a)
+        .def("close", &StepDispatcher::close);
+
+    using Unhandled = std::tuple<nb::bytes, std::optional<std::vector<Answer>>>;
+    nb::class_<FramedConnection>(m, "FramedConnection")
+        .def(nb::init<StepDispatcher&, int, std::size_t>(), "dispatcher"_a, "socket"_a, "max_bytes"_a,
+             nb::keep_alive<1, 2>())
+        .def("next", [](FramedConnection& self) -> std::variant<std::monostate, std::size_t, Unhandled> {
+            UnhandledMessage found = released([&] { return self.next(); });
+            if (found.kind == UnhandledMessage::Kind::end) return {};
+            if (found.kind == UnhandledMessage::Kind::too_long) return found.length;
+            std::optional<std::vector<Answer>> items;
+            if (!found.items.empty()) items = to_answers(std::move(found.items));
+            return Unhandled(to_bytes(found.message), std::move(items));
+        });
 }

@@ -343,8 +343,7 @@ std::vector<ContextVotes> contexts(const Sources& sources, const View& view, int
                                                               slot.newest,
                                                               {}});
         const auto& votes = found.votes(i);
-        context.votes.assign(votes.begin(),
-                             votes.begin() + static_cast<std::ptrdiff_t>(out.candidates.size()));
+        context.votes.assign(votes.begin(), votes.begin() + out.candidates.size());
     }
     return all;
 }

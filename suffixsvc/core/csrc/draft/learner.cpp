@@ -82,7 +82,7 @@ LearnedTables::LearnedTables(const LearnedTables& other) : LearnedTables() {
     for (std::size_t i = 0; i < final.size(); ++i) put(final[i], get(other.final[i]));
 }
 
-std::shared_ptr<const LearnedTables> LearnedTables::parse(const std::string& bytes) {
+std::shared_ptr<const LearnedTables> LearnedTables::parse(std::string_view bytes) {
     auto tables = std::make_shared<LearnedTables>();
     return tables->load(bytes) ? tables : nullptr;
 }
@@ -251,7 +251,7 @@ std::string LearnedTables::save() const {
     return out;
 }
 
-bool LearnedTables::load(const std::string& bytes) {
+bool LearnedTables::load(std::string_view bytes) {
     const std::size_t count = 2 * features.size() + 2 * gains.size() + weights.size() + final.size();
     if (bytes.size() != sizeof kMagic + count * sizeof(float) ||
         std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0)
@@ -313,7 +313,7 @@ void LearnedTables::generalise() {
 
 std::string Learner::save() const { return tables().save(); }
 
-bool Learner::load(const std::string& bytes) {
+bool Learner::load(std::string_view bytes) {
     // Validated before the tables are copied, and loaded in place, since readers may hold references to them.
     return LearnedTables::parse(bytes) != nullptr && own().load(bytes);
 }

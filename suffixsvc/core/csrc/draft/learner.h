@@ -27,6 +27,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,10 +67,10 @@ class LearnedTables {
     LearnedTables(const LearnedTables& other);
     LearnedTables& operator=(const LearnedTables&) = delete;
     // Parses the result of Learner::save(); null if the bytes are not of this version.
-    static std::shared_ptr<const LearnedTables> parse(const std::string& bytes);
+    static std::shared_ptr<const LearnedTables> parse(std::string_view bytes);
 
     std::string save() const;
-    bool load(const std::string& bytes);
+    bool load(std::string_view bytes);
     void generalise();
 
     std::vector<Counter> features;
@@ -159,7 +160,7 @@ class Learner {
     // Little-endian floats after a short header; load returns false, without a change, if the bytes are not
     // of this version.
     std::string save() const;
-    bool load(const std::string& bytes);
+    bool load(std::string_view bytes);
     // Reduces the tables to what other namespaces can start from: without everything that depends on a
     // tokenizer or on costs, with counters that new evidence soon outweighs, and with half of what the mixers
     // learned. To be called once: a second call halves again.

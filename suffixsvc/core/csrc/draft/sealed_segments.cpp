@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "draft/context_slots.h"
+#include "draft/contexts.h"
 
 namespace suffixsvc {
 
@@ -47,10 +47,9 @@ bool SealedSegments::refresh(std::span<const std::shared_ptr<Index>> namespaces)
             part.index = i + 1;
             part.depth = std::min<std::size_t>(kSegmentContext, namespaces[i]->max_context());
         }
-        std::stable_sort(parts_.begin() + static_cast<std::ptrdiff_t>(first), parts_.end(),
-                         [](const SealedPart& a, const SealedPart& b) {
-                             return a.segment->header().last_lsn > b.segment->header().last_lsn;
-                         });
+        std::stable_sort(parts_.begin() + first, parts_.end(), [](const SealedPart& a, const SealedPart& b) {
+            return a.segment->header().last_lsn > b.segment->header().last_lsn;
+        });
         if (parts_.size() > first) namespaces_with_ |= 1u << (i + 1);
     }
     positions_.assign(1, Position{0, -1, false});
@@ -94,9 +93,8 @@ std::span<const Token> SealedSegments::context_of(std::uint32_t position) {
     for (; position != 0 && first > 0; position = positions_[position].before)
         context_[--first] = positions_[position].token;
     const std::size_t more = std::min(first, text_.size());
-    std::copy(text_.end() - static_cast<std::ptrdiff_t>(more), text_.end(),
-              context_.begin() + static_cast<std::ptrdiff_t>(first - more));
     first -= more;
+    std::ranges::copy(text_.last(more), context_.begin() + first);
     return std::span(context_).subspan(first);
 }
 
@@ -153,7 +151,8 @@ void SealedSegments::fill_slots(std::size_t index, const MatchLevels& hot, std::
             slot.match_len = std::max(slot.match_len, len);
             newest = hot.index->node(step.id).recent;
         }
-        SegmentNewest sealed;
+        Token sealed = -1;
+        std::uint64_t sealed_age = 0;
         here([&](SealedPart& part) {
             if (part.level_of[k] < 0) return;
             slot.sealed = true;
@@ -161,10 +160,11 @@ void SealedSegments::fill_slots(std::size_t index, const MatchLevels& hot, std::
             const std::uint32_t position = part.evidence.newest[static_cast<std::size_t>(part.level_of[k])];
             if (!first || newest >= 0 || position == 0) return;
             const std::uint64_t age = part.segment->age_at(position);
-            if (sealed.token >= 0 && age <= sealed.age) return;
-            sealed = {part.segment->token_at(position), age, position};
+            if (sealed >= 0 && age <= sealed_age) return;
+            sealed = part.segment->token_at(position);
+            sealed_age = age;
         });
-        if (first) slot.newest = newest >= 0 ? newest : sealed.token;
+        if (first) slot.newest = newest >= 0 ? newest : sealed;
     }
 }
 

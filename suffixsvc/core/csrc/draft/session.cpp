@@ -218,8 +218,7 @@ std::vector<Token> Session::text(std::size_t from, std::size_t to) const {
     std::scoped_lock lock(mutex_);
     to = std::min(to, text_.size());
     if (from >= to) return {};
-    return {text_.begin() + static_cast<std::ptrdiff_t>(from),
-            text_.begin() + static_cast<std::ptrdiff_t>(to)};
+    return {text_.begin() + from, text_.begin() + to};
 }
 
 std::vector<std::pair<std::size_t, std::size_t>> Session::output_runs() const {
@@ -230,7 +229,7 @@ std::vector<std::pair<std::size_t, std::size_t>> Session::output_runs() const {
 }
 
 // Counts a copy, so that steps of this session do not wait.
-void Session::ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const {
+NgramCounts Session::ngrams(std::uint32_t n) const {
     constexpr std::size_t kCopied = 1 << 16;
     Index index(kLocalContext, false);
     TextEnd end;
@@ -240,7 +239,7 @@ void Session::ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<st
         if (part.size() < kCopied) break;
     }
     index.propagate_counts();
-    index.ngrams(n, tokens, counts);
+    return index.ngrams(n);
 }
 
 double Session::gain() const {

@@ -79,8 +79,8 @@ class Session {
     std::vector<Token> text(std::size_t from, std::size_t to) const;
     // Runs of output, each [first, last) in the text.
     std::vector<std::pair<std::size_t, std::size_t>> output_runs() const;
-    // All n-grams of the session's whole text with their counts, flat: n tokens each.
-    void ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const;
+    // All n-grams of the session's whole text with their counts.
+    NgramCounts ngrams(std::uint32_t n) const;
     double gain() const;
     // Bytes held: text, local index and buffers, and the session's share of its namespace's index. Takes
     // no lock.

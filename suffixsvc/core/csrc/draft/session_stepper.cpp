@@ -33,10 +33,6 @@ StepOutcome SessionStepper::step(const StepArguments& arguments) noexcept {
         } catch (...) {  // out of memory for the message, too
         }
         return failed;
-    } catch (...) {
-        StepOutcome failed;
-        failed.status = StepStatus::failed;
-        return failed;
     }
 }
 

@@ -84,13 +84,13 @@ void EdgePool::free(const EdgeList& list) {
 }
 
 void EdgePool::clear() {
-    slab_.for_each_page([this](std::uint32_t first, std::uint32_t fresh, std::uint32_t size_class) {
-        if (size_class != kClasses) return;
-        for (std::uint32_t u = 0; u < fresh; u += kCellUnits) {
+    const auto free_cells = [this](std::uint32_t first, std::uint32_t fresh, std::uint32_t size_class) {
+        for (std::uint32_t u = 0; size_class == kClasses && u < fresh; u += kCellUnits) {
             const Cell* cell = reinterpret_cast<const Cell*>(slab_.at(first + u));
             if (cell->size_class != 0) free_large(cell->block, bytes_of(cell->size_class));
         }
-    });
+    };
+    for (std::uint32_t page = 0; page < slab_.pages(); ++page) slab_.for_page(page, free_cells);
     slab_.clear();
     large_bytes_ = 0;
 }

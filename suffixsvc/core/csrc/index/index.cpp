@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <mutex>
+#include <stdexcept>
 
 namespace suffixsvc {
 
@@ -227,14 +228,6 @@ std::vector<Piece> Index::pieces(std::size_t length, std::size_t uncounted) cons
     return out;
 }
 
-void Index::add(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer) {
-    for (const Piece& piece : pieces(text.size(), uncounted)) {
-        TextEnd end;
-        append(end, text.subspan(piece.first, piece.last - piece.first), piece.uncounted, writer);
-        repeated_ += piece.repeated;
-    }
-}
-
 void Index::begin_piece(TextEnd& text, std::span<const Token> context, std::uint32_t writer) {
     text = TextEnd{};
     text.epoch = epoch();
@@ -242,7 +235,8 @@ void Index::begin_piece(TextEnd& text, std::span<const Token> context, std::uint
     repeated_ += context.size();
 }
 
-void Index::add_in_batches(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer) {
+void Index::add(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer) {
+    if (writer & kManyWriters) throw std::invalid_argument("writer must be below 2**31");
     for (const Piece& piece : pieces(text.size(), uncounted)) {
         const auto part = text.subspan(piece.first, piece.last - piece.first);
         TextEnd end;

@@ -55,7 +55,7 @@
 //              that a shorter one lacks; the epoch is advanced before anything is reused, and a cursor of
 //              an earlier epoch is looked up again
 //
-// Why no lock. Measured on two shared cores (tests/bench_reads.cpp, four runs): with one shared lock a writer
+// Why no lock. Measured on two shared cores (four runs): with one shared lock a writer
 // inserts 0 to 12,000 tokens a second beside four readers, against 190,000 or more into a separate index; and
 // as sessions write between drafts, the p99 of four of them rose to 2.5 and 6.8 ms in two runs. With a
 // sharded lock that prefers writers, readers wait for a holder that is not scheduled: p99 of 4 to 16 ms from
@@ -107,6 +107,11 @@ struct LiveSessions {
     std::atomic<std::int64_t> tokens{0};  // positions of the index that they wrote, contexts included
 };
 
+struct NgramCounts {
+    std::vector<Token> tokens;  // flat: n tokens each
+    std::vector<std::uint64_t> counts;
+};
+
 struct IndexStats {
     std::uint64_t nodes = 0;
     std::uint64_t edges = 0;
@@ -154,13 +159,10 @@ class Index {
     void begin_piece(TextEnd& text, std::span<const Token> context, std::uint32_t writer);
     // The pieces that a text of this length is stored as.
     std::vector<Piece> pieces(std::size_t length, std::size_t uncounted) const;
+
+    // ---- long jobs; they lock the mutex themselves, in batches, so that writers wait for one at most ----
     // Adds a whole text; the first `uncounted` tokens are context only.
     void add(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer);
-    // The same, but locks the mutex itself, for a bounded number of tokens at a time, so that other writers
-    // wait for one batch at most.
-    void add_in_batches(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer);
-
-    // ---- long jobs; they lock the mutex themselves, in batches --------------------------------------
     // Undoes add, or the appends of a text that consists of exactly these tokens. Returns false, without a
     // change, if there is no such text. The text is removed from its end: after each batch the index is that
     // of a shorter text, so the rest can still be drafted from until the last batch.
@@ -169,8 +171,8 @@ class Index {
     void propagate_counts();
     // Frees removed nodes that readers may have held until now, and replaced segment lists.
     void collect();
-    // All n-grams with their counts, flat: n tokens each. Exact after propagate_counts().
-    void ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const;
+    // All n-grams with their counts. Exact after propagate_counts().
+    NgramCounts ngrams(std::uint32_t n) const;
     // Verifies the whole index; returns the first violated invariant, or an empty string. Nodes that are
     // written meanwhile are checked individually only, since their sums change during the walk. One check at
     // a time.
@@ -203,7 +205,6 @@ class Index {
     std::uint64_t count(std::span<const Token> tokens) const;
 
     // ---- statistics; requires the mutex ------------------------------------------------------------
-    bool counts_exact() const { return num_pending_ == 0; }
     IndexStats stats() const;
 
   private:

@@ -16,23 +16,23 @@ std::uint64_t Index::count(std::span<const Token> tokens) const {
     return static_cast<std::uint64_t>(std::max(0, nodes_.count(id)));
 }
 
-void Index::ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const {
+NgramCounts Index::ngrams(std::uint32_t n) const {
     constexpr std::uint64_t kBatchEdges = 4096;
     struct Frame {
         std::vector<Edge> out;  // a copy, each edge once
         std::size_t next = 0;
     };
-    if (n == 0) return;
+    NgramCounts all;
+    if (n == 0) return all;
     std::vector<Frame> frames(n);
     std::vector<Token> path(n);
     // Results of this batch; they are moved to the output, which may reallocate, while the mutex is released.
-    std::vector<Token> found;
-    std::vector<std::uint64_t> found_counts;
+    NgramCounts found;
     const auto flush_found = [&] {
-        tokens.insert(tokens.end(), found.begin(), found.end());
-        counts.insert(counts.end(), found_counts.begin(), found_counts.end());
-        found.clear();
-        found_counts.clear();
+        all.tokens.insert(all.tokens.end(), found.tokens.begin(), found.tokens.end());
+        all.counts.insert(all.counts.end(), found.counts.begin(), found.counts.end());
+        found.tokens.clear();
+        found.counts.clear();
     };
     std::unique_lock lock(mutex);
     const auto enter = [&](std::size_t depth, NodeId id) {
@@ -55,7 +55,8 @@ void Index::ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std:
         if (frame.next == frame.out.size()) {
             if (depth-- > 0) continue;
             lock.unlock();
-            return flush_found();
+            flush_found();
+            return all;
         }
         Edge edge = frame.out[frame.next++];
         path[depth] = edge.token;
@@ -69,8 +70,8 @@ void Index::ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std:
         if (depth + 1 < n) {
             enter(++depth, edge.to);
         } else if (const std::int32_t count = nodes_.count(edge.to); count > 0) {
-            found.insert(found.end(), path.begin(), path.end());
-            found_counts.push_back(static_cast<std::uint64_t>(count));
+            found.tokens.insert(found.tokens.end(), path.begin(), path.end());
+            found.counts.push_back(static_cast<std::uint64_t>(count));
         }
     }
 }

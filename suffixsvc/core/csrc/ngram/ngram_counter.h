@@ -16,21 +16,30 @@ namespace suffixsvc {
 
 class NgramCounter {
   public:
+    // Counts n-grams of orders lowest .. highest of ids 0 .. largest_token in about `memory_bytes`. Throws
+    // FileFault: invalid, or no_memory.
+    static std::unique_ptr<NgramCounter> make(unsigned lowest, unsigned highest, std::int64_t largest_token,
+                                              std::size_t memory_bytes);
     virtual ~NgramCounter() = default;
 
-    // Adds one text: followers of n-grams are counted from position `first` on. The tokens must be in range
-    // of the shape, and at most room() many.
-    virtual void add(std::span<const Token> text, std::size_t first) = 0;
+    // Counts concatenated texts: `ends` ascend to the number of tokens, `contexts` are the numbers of leading
+    // context tokens. All texts, or none and a FileFault: the ids must be in range, and at most room() many.
+    void add(std::span<const Token> tokens, std::span<const std::int64_t> ends,
+             std::span<const std::int64_t> contexts);
     // The number of tokens that are guaranteed to fit.
     virtual std::size_t room() const = 0;
     // Tokens added since the last spill, context included.
     virtual std::uint64_t tokens() const = 0;
     // Writes everything as a run, synced, and empties the counter; on a fault nothing is lost and no file
     // is left.
-    virtual FileFault spill(const std::string& path) = 0;
-};
+    virtual void spill(const FilePath& path) = 0;
 
-// Uses about `memory_bytes`; nullptr if that is too little to work with.
-std::unique_ptr<NgramCounter> make_ngram_counter(const KeyShape& shape, std::size_t memory_bytes);
+  protected:
+    // Followers of n-grams are counted from position `first` on.
+    virtual void add_text(std::span<const Token> text, std::size_t first) = 0;
+
+  private:
+    std::int64_t largest_token_ = 0;
+};
 
 }  // namespace suffixsvc

@@ -33,7 +33,6 @@ struct KeyShape {
     unsigned order_bits() const { return static_cast<unsigned>(std::bit_width(highest)); }
     unsigned total_bits() const { return (highest + 1) * bits + order_bits(); }
     unsigned words() const { return (total_bits() + 63) / 64; }
-    std::int64_t largest_token() const { return (std::int64_t{1} << bits) - 2; }
     bool operator==(const KeyShape&) const = default;
 };
 
@@ -98,6 +97,24 @@ void for_windows(const KeyShape& shape, const Token* text, std::size_t size, std
         Key<K> key = window;
         key.words[K - 1] |= least;
         use(key);
+    }
+}
+
+// Calls `use.template operator()<K>()` with the smallest compiled K of at least `words` words.
+template <typename Use>
+decltype(auto) with_key_words(unsigned words, Use&& use) {
+    switch (words) {
+        case 1:
+            return use.template operator()<1>();
+        case 2:
+            return use.template operator()<2>();
+        case 3:
+            return use.template operator()<3>();
+        case 4:
+        case 5:
+            return use.template operator()<5>();
+        default:
+            return use.template operator()<9>();
     }
 }
 

@@ -13,15 +13,14 @@
 #include <string>
 #include <vector>
 
-#include "base/file_fault.h"
+#include "base/job.h"
 #include "ngram/ngram_key.h"
-#include "segment/segment_writer.h"  // SegmentJob
 
 namespace suffixsvc {
 
 // One file of records: its parameters, and statistics of the result.
 struct TallyOutput {
-    std::string path;
+    FilePath path{""};
     unsigned order = 1;
     unsigned slots = 4;           // >= order
     std::uint64_t min_count = 1;  // rarer followers are dropped
@@ -44,16 +43,17 @@ struct TallyOutput {
 };
 
 // Merges runs of one shape: windows whose oldest token t has low <= t < high, 0 <= low <= high <= 2^31. Files
-// are synced; on a fault none is left.
-FileFault tally_runs(const std::vector<std::string>& runs, std::int64_t low, std::int64_t high,
-                     std::size_t memory_bytes, std::vector<TallyOutput>& outputs, SegmentJob& job);
+// are synced; on a fault none is left. Returns the outputs with their statistics.
+std::vector<TallyOutput> tally_runs(const std::vector<FilePath>& runs, std::vector<TallyOutput> outputs,
+                                    std::int64_t low, std::int64_t high, std::size_t memory_bytes,
+                                    SegmentJob& job);
 
 // Merges runs of one shape into one.
-FileFault combine_runs(const std::vector<std::string>& runs, const std::string& path,
-                       std::size_t memory_bytes, SegmentJob& job);
+void combine_runs(const std::vector<FilePath>& runs, const FilePath& path, std::size_t memory_bytes,
+                  SegmentJob& job);
 
 // Tokens that divide the windows of one or more runs into about equal parts, by their oldest token;
 // ascending, fewer than `parts`.
-FileFault split_runs(const std::vector<std::string>& runs, unsigned parts, std::vector<std::int64_t>& tokens);
+std::vector<std::int64_t> split_runs(const std::vector<FilePath>& runs, unsigned parts);
 
 }  // namespace suffixsvc

@@ -16,12 +16,9 @@ namespace suffixsvc {
 
 namespace {
 
-FileFault fault_of(FileFault::Kind kind, const std::string& path, const std::string& what,
-                   std::string expected = "", std::string got = "") {
-    return {kind, "segment file " + path + ": " + what, std::move(expected), std::move(got)};
-}
-
 constexpr std::uint64_t kNoLsn = 0xFFFFFFFFFFFFFFFFull;  // no LSN: all of its outputs are forgotten
+
+std::uint64_t page_bytes() { return static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)); }
 
 // The error of a header with a correct checksum, or an empty string.
 std::string header_error(const SegmentHeader& h) {
@@ -40,18 +37,20 @@ std::string header_error(const SegmentHeader& h) {
 
 }  // namespace
 
-std::unique_ptr<Segment> Segment::open(const std::string& path, FileFault& fault) {
+FileFault Segment::fault(FileFault::Kind kind, const std::string& what, std::string expected,
+                         std::string got) const {
+    return {kind, "segment file " + path_ + ": " + what, std::move(expected), std::move(got)};
+}
+
+std::shared_ptr<Segment> Segment::open(const FilePath& path) {
+    std::shared_ptr<Segment> segment(new Segment);
+    segment->path_ = path.text;
+    File file("the segment file " + path.text);
     // O_NONBLOCK: opening a named pipe would block.
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        fault = fault_of(FileFault::Kind::io, path, "cannot be opened", "", std::strerror(errno));
-        return nullptr;
-    }
-    std::unique_ptr<Segment> segment(new Segment);
-    segment->path_ = path;
-    const bool ok = segment->map(fd, fault);
-    ::close(fd);
-    if (!ok || !segment->load_tables(fault)) return nullptr;
+    if (!file.open(path, O_RDONLY | O_NONBLOCK))
+        throw segment->fault(FileFault::Kind::io, "cannot be opened", "", std::strerror(errno));
+    segment->map(file);
+    segment->load_tables();
     return segment;
 }
 
@@ -62,85 +61,61 @@ Segment::~Segment() {
     if (writable_) ::munmap(writable_, writable_bytes_);
 }
 
-bool Segment::map(int fd, FileFault& fault) {
+void Segment::map(const File& file) {
     using Kind = FileFault::Kind;
     struct stat info;
-    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        fault = fault_of(Kind::foreign, path_, "not a regular file");
-        return false;
-    }
+    if (::fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode))
+        throw fault(Kind::foreign, "not a regular file");
     const auto size = static_cast<std::uint64_t>(info.st_size);
-    const ssize_t got = ::pread(fd, &header_, sizeof header_, 0);
-    const std::size_t have = got < 0 ? 0 : static_cast<std::size_t>(got);
+    const std::size_t have = file.read(0, &header_, sizeof header_);
     if (have < 12 || header_.magic != kSegmentMagic) {
-        fault = have > 0 && have < 12 &&
-                        std::memcmp(&header_, kSegmentMagic.data(), std::min<std::size_t>(have, 8)) == 0
-                    ? fault_of(Kind::corrupt, path_, "truncated", "a header of 512 bytes",
-                               std::to_string(have) + " bytes")
-                    : fault_of(Kind::foreign, path_, "not a segment", "SXSEG at its start", "something else");
-        return false;
+        if (have > 0 && have < 12 &&
+            std::memcmp(&header_, kSegmentMagic.data(), std::min<std::size_t>(have, 8)) == 0)
+            throw fault(Kind::corrupt, "truncated", "a header of 512 bytes", std::to_string(have) + " bytes");
+        throw fault(Kind::foreign, "not a segment", "SXSEG at its start", "something else");
     }
-    if (have == sizeof header_ && header_.crc == crc32c(&header_, sizeof header_ - 4)) {
-        if (header_.version != kSegmentVersion) {
-            fault = fault_of(Kind::foreign, path_, "unsupported version of the format",
-                             std::to_string(kSegmentVersion), std::to_string(header_.version));
-            return false;
-        }
-    } else {
-        // A newer version may have a different header; only the version number is read.
-        const bool newer = header_.version > kSegmentVersion && header_.version < 1024;
-        fault = newer
-                    ? fault_of(Kind::foreign, path_, "unsupported version of the format, or a damaged header",
-                               std::to_string(kSegmentVersion), std::to_string(header_.version))
-                    : fault_of(Kind::corrupt, path_, "the header's checksum does not match");
-        return false;
-    }
-    if (const std::string what = header_error(header_); !what.empty()) {
-        fault = fault_of(Kind::corrupt, path_, what);
-        return false;
-    }
+    const bool sound = have == sizeof header_ && header_.crc == crc32c(&header_, sizeof header_ - 4);
+    // A newer version may have a different header; only the version number is read.
+    if (sound ? header_.version != kSegmentVersion
+              : header_.version > kSegmentVersion && header_.version < 1024)
+        throw fault(Kind::foreign,
+                    sound ? "unsupported version of the format"
+                          : "unsupported version of the format, or a damaged header",
+                    std::to_string(kSegmentVersion), std::to_string(header_.version));
+    if (!sound) throw fault(Kind::corrupt, "the header's checksum does not match");
+    if (const std::string what = header_error(header_); !what.empty()) throw fault(Kind::corrupt, what);
     layout_ = layout_of(header_.counts);
-    if (layout_.file_bytes != size || header_.file_bytes != size) {
-        fault = fault_of(Kind::corrupt, path_, "the length does not match the header",
-                         std::to_string(layout_.file_bytes) + " bytes", std::to_string(size) + " bytes");
-        return false;
-    }
-    void* p = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED) {
-        fault = fault_of(Kind::io, path_, "cannot be mapped", "", std::strerror(errno));
-        return false;
-    }
-    file_ = static_cast<const std::uint8_t*>(p);
-    file_guard_.begin(p, size, false, corrupt_);
-    ::madvise(p, size, MADV_RANDOM);
+    if (layout_.file_bytes != size || header_.file_bytes != size)
+        throw fault(Kind::corrupt, "the length does not match the header",
+                    std::to_string(layout_.file_bytes) + " bytes", std::to_string(size) + " bytes");
+    const auto map_pages = [&](std::uint64_t at, std::uint64_t bytes, int access, int flags) {
+        void* p = ::mmap(nullptr, bytes, access, flags, file.fd(), static_cast<off_t>(at));
+        if (p == MAP_FAILED) throw fault(Kind::io, "cannot be mapped", "", std::strerror(errno));
+        return static_cast<std::uint8_t*>(p);
+    };
+    file_ = map_pages(0, size, PROT_READ, MAP_SHARED);
+    file_guard_.begin(file_, size, false, corrupt_);
+    ::madvise(const_cast<std::uint8_t*>(file_), size, MADV_RANDOM);
     if (header_.counts.hubs > 0) {
-        const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-        const std::uint64_t at = layout_[Column::hubs].offset / page * page;
-        writable_bytes_ = layout_[Column::hubs].offset + layout_[Column::hubs].bytes - at;
-        p = ::mmap(nullptr, writable_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, static_cast<off_t>(at));
-        if (p == MAP_FAILED) {
-            fault = fault_of(Kind::io, path_, "cannot be mapped", "", std::strerror(errno));
-            return false;
-        }
-        writable_ = static_cast<std::uint8_t*>(p);
-        writable_guard_.begin(p, writable_bytes_, true, corrupt_);
-        hubs_ = reinterpret_cast<SegmentHub*>(writable_ + (layout_[Column::hubs].offset - at));
+        const SegmentLayout::Extent& hubs = layout_[Column::hubs];
+        const std::uint64_t at = hubs.offset / page_bytes() * page_bytes();
+        writable_bytes_ = hubs.offset + hubs.bytes - at;
+        writable_ = map_pages(at, writable_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+        writable_guard_.begin(writable_, writable_bytes_, true, corrupt_);
+        hubs_ = reinterpret_cast<SegmentHub*>(writable_ + (hubs.offset - at));
     }
     const SegmentLayout::Extent& sums = layout_[Column::sums];
-    if (crc32c(file_ + sums.offset, sums.bytes) != header_.sums_crc) {
-        fault = fault_of(Kind::corrupt, path_, "the checksum table's checksum does not match");
-        return false;
-    }
+    if (crc32c(file_ + sums.offset, sums.bytes) != header_.sums_crc)
+        throw fault(Kind::corrupt, "the checksum table's checksum does not match");
     blocks_ = std::vector<std::atomic<std::uint8_t>>(layout_.blocks);
-    return true;
 }
 
 bool Segment::verify(std::uint64_t block) const {
     const std::uint64_t at = sizeof header_ + block * kSegmentBlock;
     const std::uint64_t end = std::min(at + kSegmentBlock, layout_[Column::sums].offset);
     // The map is advised for random access; these bytes are needed all at once.
-    const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-    ::madvise(const_cast<std::uint8_t*>(file_) + at / page * page, end - at / page * page, MADV_WILLNEED);
+    const std::uint64_t first = at / page_bytes() * page_bytes();
+    ::madvise(const_cast<std::uint8_t*>(file_) + first, end - first, MADV_WILLNEED);
     if (crc32c(file_ + at, end - at) != values<std::uint32_t>(Column::sums)[block]) {
         mark_corrupt();
         return false;
@@ -155,53 +130,48 @@ bool Segment::verify_all() const {
     return !corrupt();
 }
 
-bool Segment::load_tables(FileFault& fault) {
+void Segment::load_tables() {
     const SegmentCounts& c = header_.counts;
-    const auto refuse = [&](const char* what) {
-        fault = fault_of(FileFault::Kind::corrupt, path_, what);
-        return false;
+    const auto require = [&](bool holds, const char* otherwise) {
+        if (!holds) throw fault(FileFault::Kind::corrupt, otherwise);
     };
     for (Column each : {Column::alphabet, Column::buckets, Column::text_start, Column::text_context,
                         Column::text_age, Column::occ_lsn, Column::occ_text, Column::hub_index})
-        if (layout_[each].bytes > 0 && !touch(column(each), layout_[each].bytes))
-            return refuse("a block's checksum does not match");
+        require(touch(column(each), layout_[each].bytes), "a block's checksum does not match");
     const auto ids = values<Token>(Column::alphabet);
     for (std::size_t i = 0; i < ids.size(); ++i)
-        if (ids[i] < 0 || (i > 0 && ids[i] <= ids[i - 1])) return refuse("the alphabet is not ascending");
+        require(ids[i] >= 0 && (i == 0 || ids[i] > ids[i - 1]), "the alphabet is not ascending");
     const auto buckets = values<std::uint32_t>(Column::buckets);
-    if (buckets.front() != 0 || buckets.back() != c.entries ||
-        !std::is_sorted(buckets.begin(), buckets.end()))
-        return refuse("the buckets do not cover the entries");
+    require(buckets.front() == 0 && buckets.back() == c.entries && std::ranges::is_sorted(buckets),
+            "the buckets do not cover the entries");
     const auto starts = values<std::uint32_t>(Column::text_start);
     const auto contexts = values<std::uint8_t>(Column::text_context);
-    if (starts.front() != 1 || starts.back() != c.text)
-        return refuse("the texts do not cover the text column");
+    require(starts.front() == 1 && starts.back() == c.text, "the texts do not cover the text column");
     std::uint64_t entries = 0;
     for (std::uint32_t t = 0; t < c.texts; ++t) {
-        if (starts[t + 1] > c.text || starts[t + 1] < starts[t] + 2u + contexts[t])
-            return refuse("a text has no counted token");
+        require(starts[t + 1] <= c.text && starts[t + 1] >= starts[t] + 2u + contexts[t],
+                "a text has no counted token");
         entries += starts[t + 1] - starts[t] - 1 - contexts[t];
     }
-    if (entries != c.entries) return refuse("the counted tokens of the texts do not match the entries");
+    require(entries == c.entries, "the counted tokens of the texts do not match the entries");
     const auto lsns = values<std::uint64_t>(Column::occ_lsn);
     const auto texts = values<std::uint32_t>(Column::occ_text);
     forgotten_bits_ = std::vector<std::atomic<std::uint64_t>>((c.occurrences + 63) / 64);
     weights_ = std::vector<std::atomic<std::uint32_t>>(c.texts);
     for (std::uint32_t i = 0; i < c.occurrences; ++i) {
-        if (texts[i] >= c.texts || (i > 0 && lsns[i] < lsns[i - 1]))
-            return refuse("the occurrences are out of order");
+        require(texts[i] < c.texts && (i == 0 || lsns[i] >= lsns[i - 1]), "the occurrences are out of order");
         weights_[texts[i]].fetch_add(1, std::memory_order_relaxed);
     }
     unit_weights_.store(
         std::all_of(weights_.begin(), weights_.end(), [](const auto& w) { return w.load() == 1; }),
         std::memory_order_relaxed);
     const auto hub_index = values<std::uint32_t>(Column::hub_index);
-    if (!std::is_sorted(hub_index.begin(), hub_index.end()) || hub_index.back() > c.hubs)
-        return refuse("the index of hubs is not ascending");
+    require(std::ranges::is_sorted(hub_index) && hub_index.back() <= c.hubs,
+            "the index of hubs is not ascending");
     alphabet_ = Alphabet(ids);
     text_map_ = TextMap(starts, c.text);
     // Pages may have been lost during these reads.
-    return corrupt() ? refuse("a page cannot be read") : true;
+    require(!corrupt(), "a page cannot be read");
 }
 
 std::size_t Segment::forget(std::span<const std::uint64_t> lsns) {

@@ -31,7 +31,6 @@
 
 #include <array>
 #include <atomic>
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -39,11 +38,11 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "base/instrumented_mutex.h"
 #include "base/map_guard.h"
 #include "base/recently_used.h"
 #include "segment/segment_alphabet.h"
-#include "segment/segment_format.h"
 #include "segment/segment_texts.h"
 
 namespace suffixsvc {
@@ -78,24 +77,13 @@ struct SegmentEvidence {
     std::array<Token, kMaxCandidates> token;
     std::array<std::array<std::uint32_t, kMaxLevels>, kMaxCandidates> votes;  // [candidate][level]
     std::array<std::uint32_t, kMaxLevels> total;  // votes of all followers of a level
-    // Position of a level's newest follower, as newest() finds it; 0: none.
+    // Position of a level's newest follower that is not forgotten (the greatest); 0: none. Sampled where
+    // gather() samples and, for a hub, if its newest follower was forgotten and the hub was not corrected
+    // yet.
     std::array<std::uint32_t, kMaxLevels> newest;
     // The strongest candidates of a level, strongest first, the newer first among equals.
     std::array<std::uint8_t, kMaxLevels> strongest_size;
     std::array<std::array<std::uint8_t, kMaxWidth>, kMaxLevels> strongest;
-};
-
-struct SegmentNewest {
-    Token token = -1;            // -1: none
-    std::uint64_t age = 0;       // LSN of its output
-    std::uint32_t position = 0;  // a greater position is newer, within a segment
-};
-
-// An occurrence of a text in an output.
-struct SegmentOccurrence {
-    std::uint64_t lsn = 0;
-    std::uint32_t text = 0;
-    auto operator<=>(const SegmentOccurrence&) const = default;
 };
 
 struct SegmentStats {
@@ -116,9 +104,9 @@ struct SegmentStats {
 // Intrusive ownership: Python's references and the core's use one count, without the GIL.
 class Segment : public std::enable_shared_from_this<Segment> {
   public:
-    // Opens a segment; nullptr and a fault (foreign, corrupt, io) if the file is not a whole segment of this
+    // Opens a segment. Throws FileFault (foreign, corrupt, io) if the file is not a whole segment of this
     // version. Reads the header, the alphabet and the table of texts; everything else on first access.
-    static std::unique_ptr<Segment> open(const std::string& path, FileFault& fault);
+    static std::shared_ptr<Segment> open(const FilePath& path);
     ~Segment();
     Segment(const Segment&) = delete;
     Segment& operator=(const Segment&) = delete;
@@ -142,10 +130,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
     void votes(const SegmentView& view, Token token, std::span<std::uint32_t> out) const;
     // Votes of all followers of a level. 0: all forgotten, or corrupt.
     std::uint32_t total(const SegmentLevel& level) const;
-    // The newest follower of a level that is not forgotten. Sampled where gather() samples and, for a hub, if
-    // its newest follower was forgotten and the hub was not corrected yet.
-    SegmentNewest newest(const SegmentLevel& level) const;
-    // The newest position where the token follows a level's contexts, of those that newest() reads; 0: none.
+    // The newest position where the token follows a level's contexts, of those that gather() reads; 0: none.
     std::uint32_t newest_of(const SegmentLevel& level, Token token) const;
     // The token at a position of a text that is not forgotten; otherwise -1. The position after a follower's
     // is therefore its continuation, to the end of the text.
@@ -184,6 +169,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
     SegmentStats stats() const;
     // Reads every byte; returns the first violated invariant, or an empty string.
     std::string check() const;
+    // Throws FileFault (corrupt) if check() finds a violation.
+    void require_sound() const;
     // Occurrences that are not forgotten, ascending.
     std::vector<SegmentOccurrence> occurrences() const;
     const std::string& path() const { return path_; }
@@ -191,6 +178,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
     // ---- for merging and checking: raw columns, verified by touch() -----------------------------------
     const SegmentHeader& header() const { return header_; }
     const SegmentCounts& counts() const { return header_.counts; }
+    const SegmentLayout& layout() const { return layout_; }
+    const std::uint8_t* file() const { return file_; }
     const std::uint8_t* column(Column c) const { return file_ + layout_[c].offset; }
     template <typename T>
     std::span<const T> values(Column c) const {
@@ -224,8 +213,10 @@ class Segment : public std::enable_shared_from_this<Segment> {
     friend class SegmentSearch;
 
     Segment() = default;
-    bool map(int fd, FileFault& fault);
-    bool load_tables(FileFault& fault);
+    void map(const File& file);
+    void load_tables();
+    FileFault fault(FileFault::Kind kind, const std::string& what, std::string expected = "",
+                    std::string got = "") const;
     bool verify(std::uint64_t block) const;
     template <typename F>
     auto read(F f) const;

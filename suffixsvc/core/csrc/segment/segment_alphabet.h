@@ -72,20 +72,19 @@ class IdSet {
   public:
     void add(Token id) {
         const auto u = static_cast<std::uint32_t>(id);
-        if (u < kDense) {
-            if (u / 64 >= bits_.size()) bits_.resize(u / 64 + 1);
-            bits_[u / 64] |= 1ull << (u % 64);
-        } else if (rest_.empty() || rest_.back() != id) {
+        if (u >= kDense) {
             rest_.push_back(id);
             if (rest_.size() >= limit_) shrink();
+            return;
         }
+        if (u >= dense_.size()) dense_.resize(2 * std::size_t{u} + 64);
+        dense_[u] = true;
     }
     std::vector<Token> sorted() {
-        std::vector<Token> ids;
-        for (std::size_t w = 0; w < bits_.size(); ++w)
-            for (std::uint64_t b = bits_[w]; b; b &= b - 1)
-                ids.push_back(static_cast<Token>(w * 64 + static_cast<std::size_t>(std::countr_zero(b))));
         shrink();
+        std::vector<Token> ids;
+        for (std::size_t u = 0; u < dense_.size(); ++u)
+            if (dense_[u]) ids.push_back(static_cast<Token>(u));
         ids.insert(ids.end(), rest_.begin(), rest_.end());
         return ids;
     }
@@ -95,11 +94,12 @@ class IdSet {
     void shrink() {
         std::sort(rest_.begin(), rest_.end());
         rest_.erase(std::unique(rest_.begin(), rest_.end()), rest_.end());
-        limit_ = std::max<std::size_t>(1u << 16, rest_.size() * 2);
+        limit_ = std::max(kFewest, 2 * rest_.size());
     }
-    std::vector<std::uint64_t> bits_;
-    std::vector<Token> rest_;
-    std::size_t limit_ = 1u << 16;
+    static constexpr std::size_t kFewest = 1u << 16;
+    std::vector<bool> dense_;
+    std::vector<Token> rest_;  // a set would take ten times the memory
+    std::size_t limit_ = kFewest;
 };
 
 }  // namespace suffixsvc

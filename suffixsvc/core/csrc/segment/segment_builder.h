@@ -14,8 +14,9 @@
 #include <span>
 #include <string>
 
-#include "segment/segment_format.h"
+#include "base/job.h"
 #include "segment/segment_texts.h"
+#include "segment/segment_writer.h"
 
 namespace suffixsvc {
 
@@ -29,26 +30,23 @@ struct SegmentInput {
     std::span<const std::uint64_t> lsns;      // the output that it belongs to
 };
 
-struct SegmentOptions {
-    std::uint32_t hub_min = 0;  // 0: chosen to keep hubs small (segment/segment_hubs.h)
-};
-
-// Memory: 8 to 12 bytes per token for all but inputs of very few distinct ids, at most 40. Fault kinds:
-// invalid, full, io, cancelled.
-FileFault build_segment(const std::string& path, const SegmentInput& input, const SegmentOptions& options,
-                        SegmentJob& job);
+// hub_min: contexts seen at least this often get precomputed counts, 2 or more; 0: chosen to keep hubs small
+// (segment/segment_hubs.h). Memory: 8 to 12 bytes per token for all but inputs of very few distinct ids, at
+// most 40. Fault kinds: invalid, full, io, cancelled.
+void build_segment(const FilePath& path, const SegmentInput& input, std::uint32_t hub_min, SegmentJob& job);
 
 // Streams its sources: memory of a few dozen bytes per text and four bytes per distinct id and source; the
 // sources' pages are read once in order, their texts at random. Forgotten outputs are left out; outputs that
 // are forgotten while it runs may or may not be (the caller must forget them again in the result). Fault
 // kinds: as above, and corrupt if a source is.
-FileFault merge_segments(const std::string& path, std::span<const Segment* const> sources,
-                         const SegmentOptions& options, SegmentJob& job);
+void merge_segments(const FilePath& path, std::span<const Segment* const> sources, std::uint32_t hub_min,
+                    SegmentJob& job);
 
+// The counts of a segment of these texts, but for hubs.
+SegmentHeader header_of(const TextTable& texts, std::uint32_t alphabet);
 // The last steps of both: hubs from the sorted columns already written, tables, checksums, the final name.
-// `header.counts` is complete but for texts and hubs. `ids` are the alphabet.
-bool finish_segment(SegmentWriter& writer, SegmentHeader header, const std::vector<Token>& ids,
-                    const std::vector<std::uint32_t>& buckets, const TextTable& texts,
-                    const SegmentOptions& options, SegmentJob& job);
+void finish_segment(SegmentWriter& writer, SegmentHeader header, const std::vector<Token>& ids,
+                    const std::vector<std::uint32_t>& buckets, const TextTable& texts, std::uint32_t hub_min,
+                    SegmentJob& job);
 
 }  // namespace suffixsvc

@@ -101,17 +101,9 @@ class Checker {
     std::string hubs() const {
         std::vector<std::uint32_t> weights(c_.texts);
         for (std::uint32_t t : s_.values<std::uint32_t>(Column::occ_text)) ++weights[t];
-        const SortedColumns columns{s_.column(Column::order),
-                                    s_.column(Column::next),
-                                    s_.column(Column::lcp),
-                                    c_.code_bytes,
-                                    c_.entries,
-                                    c_.alphabet,
-                                    &s_.text_map(),
-                                    weights};
-        HubList found;
         SegmentJob job;
-        find_hubs(columns, c_.hub_min, found, job);
+        const SortedColumns columns(s_.file(), s_.layout(), c_, s_.text_map(), weights);
+        const HubList found = find_hubs(columns, c_.hub_min, job);
         const auto same = [&](Column column, const auto& values) {
             const std::size_t bytes = values.size() * sizeof values[0];
             return s_.values<std::uint8_t>(column).size() == bytes &&
@@ -155,6 +147,10 @@ std::string Segment::check() const {
     if (std::string what = checker.entries(); !what.empty()) return found(what);
     if (std::string what = checker.hubs(); !what.empty()) return found(what);
     return corrupt() ? "a page cannot be read" : "";
+}
+
+void Segment::require_sound() const {
+    if (const std::string what = check(); !what.empty()) throw fault(FileFault::Kind::corrupt, what);
 }
 
 }  // namespace suffixsvc

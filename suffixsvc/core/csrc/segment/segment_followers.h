@@ -4,17 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <span>
 
 #include "segment/segment.h"
+#include "segment/segment_hubs.h"
 
 namespace suffixsvc {
-
-inline std::uint32_t saturated(std::uint64_t votes) {
-    return static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(votes, std::numeric_limits<std::uint32_t>::max()));
-}
 
 // Followers of the exactly counted levels of a view. The levels are nested, longest first, so one pass over
 // the entries of the last counts all of them: a row stores what each level adds to the one before.

@@ -58,7 +58,7 @@ struct SegmentCounts {
     std::uint32_t texts = 0;
     std::uint32_t occurrences = 0;  // occurrences of texts in outputs
     std::uint32_t hubs = 0;
-    std::uint32_t hub_min = 0;  // every context seen at least this often is a hub
+    std::uint32_t hub_min = 0;  // every context with at least this many entries is a hub
 };
 
 struct SegmentHeader {

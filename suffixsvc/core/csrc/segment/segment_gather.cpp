@@ -105,23 +105,6 @@ class SegmentGatherer : public SegmentSearch<W> {
         return true;
     }
 
-    SegmentNewest newest(const SegmentLevel& level) const {
-        std::uint32_t best = newest_of_hub(level);
-        if (best == kBroken) return {};
-        std::uint64_t entries_read = 0;
-        if (best == 0 && !scan(level, kExactEntries, entries_read,
-                               [&](std::uint32_t, std::uint32_t position, std::uint32_t) {
-                                   best = std::max(best, position);
-                               }))
-            return {};
-        if (best == 0) return {};
-        if (!s_.touch(text_ + std::uint64_t{best} * W, W)) return {};
-        const std::uint32_t code = load_code<W>(text_, best);
-        if (!valid_code(code)) return {};
-        return {s_.alphabet().id(code),
-                s_.template values<std::uint64_t>(Column::text_age)[s_.text_map().at(best)], best};
-    }
-
     // 0: not found; kBroken: damaged.
     std::uint32_t newest_of(const SegmentLevel& level, std::uint32_t code) const {
         std::uint32_t best = newest_of_hub(level);
@@ -308,11 +291,6 @@ void Segment::votes(const SegmentView& view, Token token, std::span<std::uint32_
 std::uint32_t Segment::total(const SegmentLevel& level) const {
     if (corrupt()) return 0;
     return read([&](const auto& g) { return g.total(level); });
-}
-
-SegmentNewest Segment::newest(const SegmentLevel& level) const {
-    if (corrupt()) return {};
-    return read([&](const auto& g) { return g.newest(level); });
 }
 
 std::uint32_t Segment::newest_of(const SegmentLevel& level, Token token) const {

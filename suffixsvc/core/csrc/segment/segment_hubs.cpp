@@ -1,7 +1,6 @@
 #include "segment/segment_hubs.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace suffixsvc {
 
@@ -15,11 +14,6 @@ struct Interval {
     std::uint32_t end;
     std::uint32_t depth;
 };
-
-std::uint32_t saturated(std::uint64_t votes) {
-    return static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(votes, std::numeric_limits<std::uint32_t>::max()));
-}
 
 // All intervals with at least `least` entries, in preorder.
 std::vector<Interval> intervals_of(const SortedColumns& c, std::uint32_t least) {
@@ -58,7 +52,7 @@ class Counter {
         for (std::uint32_t i = interval.start; i < interval.end; ++i) {
             const std::uint32_t code = load_code(c_.next, c_.code_bytes, i);
             const std::uint32_t position = c_.position(i);
-            const std::uint32_t weight = c_.weights.empty() ? 1 : c_.weights[c_.texts->at(position)];
+            const std::uint32_t weight = c_.weights.empty() ? 1 : c_.weights[c_.texts.at(position)];
             if (newest_[code] == 0) {
                 seen_.push_back(code);
                 first_[code] = position;
@@ -70,7 +64,7 @@ class Counter {
         }
         hub.total = saturated(total);
         const std::size_t kept = std::min<std::size_t>(kHubFollowers, seen_.size());
-        std::partial_sort(seen_.begin(), seen_.begin() + static_cast<std::ptrdiff_t>(kept), seen_.end(),
+        std::partial_sort(seen_.begin(), seen_.begin() + kept, seen_.end(),
                           [&](std::uint32_t a, std::uint32_t b) {
                               return votes_[a] != votes_[b] ? votes_[a] > votes_[b] : newest_[a] > newest_[b];
                           });
@@ -121,8 +115,8 @@ void find_targets(const SortedColumns& c, std::vector<SegmentHub>& hubs) {
 
 }  // namespace
 
-bool find_hubs(const SortedColumns& columns, std::uint32_t hub_min, HubList& out, SegmentJob& job) {
-    out = HubList{};
+HubList find_hubs(const SortedColumns& columns, std::uint32_t hub_min, SegmentJob& job) {
+    HubList out;
     out.hub_min = hub_min ? hub_min : kHubMin;
     std::vector<Interval> intervals = intervals_of(columns, out.hub_min);
     const std::size_t max_hubs = std::max(kFewHubs, std::size_t{columns.entries} / (2 * kHubBytes));
@@ -133,7 +127,7 @@ bool find_hubs(const SortedColumns& columns, std::uint32_t hub_min, HubList& out
     Counter counter(columns);
     std::vector<std::uint32_t> path;
     for (const Interval& interval : intervals) {
-        if (job.cancelled.load(std::memory_order_relaxed)) return false;
+        job.poll();
         while (!path.empty() && out.hubs[path.back()].end <= interval.start) path.pop_back();
         SegmentHub hub = counter.count(interval);
         hub.parent = path.empty() ? kNoHub : path.back();
@@ -148,7 +142,7 @@ bool find_hubs(const SortedColumns& columns, std::uint32_t hub_min, HubList& out
         while (hub < out.start.size() && out.start[hub] < b * kHubBlock) ++hub;
         out.index[b] = static_cast<std::uint32_t>(hub);
     }
-    return true;
+    return out;
 }
 
 }  // namespace suffixsvc

@@ -5,24 +5,32 @@
 //           └d3─┘
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "segment/segment_format.h"
+#include "base/job.h"
 #include "segment/segment_texts.h"
 
 namespace suffixsvc {
 
 // The sorted columns, in memory or mapped, and the weights of votes.
 struct SortedColumns {
-    const std::uint8_t* order = nullptr;
-    const std::uint8_t* next = nullptr;
-    const std::uint8_t* lcp = nullptr;
-    std::uint32_t code_bytes = 2;
-    std::uint32_t entries = 0;
-    std::uint32_t alphabet = 0;
-    const TextMap* texts = nullptr;
+    SortedColumns(const std::uint8_t* file, const SegmentLayout& layout, const SegmentCounts& counts,
+                  const TextMap& map, std::span<const std::uint32_t> text_weights)
+        : order(file + layout[Column::order].offset),
+          next(file + layout[Column::next].offset),
+          lcp(file + layout[Column::lcp].offset),
+          code_bytes(counts.code_bytes),
+          entries(counts.entries),
+          alphabet(counts.alphabet),
+          texts(map),
+          weights(text_weights) {}
+
+    const std::uint8_t *order, *next, *lcp;
+    std::uint32_t code_bytes, entries, alphabet;
+    const TextMap& texts;
     std::span<const std::uint32_t> weights;  // by text; empty: all are 1
 
     std::uint32_t position(std::uint32_t entry) const {
@@ -41,7 +49,11 @@ struct HubList {
 
 inline constexpr std::uint32_t kHubMin = 256;
 
-// hub_min 0: kHubMin, doubled until the hubs take at most half a byte per entry. False: cancelled.
-bool find_hubs(const SortedColumns& columns, std::uint32_t hub_min, HubList& out, SegmentJob& job);
+// hub_min 0: kHubMin, doubled until the hubs take at most half a byte per entry.
+HubList find_hubs(const SortedColumns& columns, std::uint32_t hub_min, SegmentJob& job);
+
+inline std::uint32_t saturated(std::uint64_t votes) {
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(votes, 0xFFFFFFFFu));
+}
 
 }  // namespace suffixsvc

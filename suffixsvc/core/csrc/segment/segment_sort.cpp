@@ -26,12 +26,12 @@ class Sorter {
           job_(job) {}
 
     // Sorts a group that agrees in its first `known` codes.
-    bool sort(std::uint32_t* group, std::size_t size, std::uint32_t known) {
+    void sort(std::uint32_t* group, std::size_t size, std::uint32_t known) {
         if (items_.size() < size) {
             items_.resize(size);
             spare_.resize(size >= kRadixFrom ? size : 0);
         }
-        return refine(group, size, known);
+        refine(group, size, known);
     }
 
   private:
@@ -48,9 +48,9 @@ class Sorter {
         return taken == 0 ? 0 : key << (bits_ * static_cast<int>(per_key_ - taken));
     }
 
-    bool refine(std::uint32_t* group, std::size_t size, std::uint32_t known) {
+    void refine(std::uint32_t* group, std::size_t size, std::uint32_t known) {
         while (size > 1 && known < depth_) {
-            if (size > kRadixFrom && job_.cancelled.load(std::memory_order_relaxed)) return false;
+            if (size > kRadixFrom) job_.poll();
             std::uint64_t differ = 0, first = 0;
             for (std::size_t i = 0; i < size; ++i) {
                 if (i + kAhead < size) {
@@ -68,10 +68,9 @@ class Sorter {
                 for (std::size_t i = 0; i < size; ++i) group[i] = items_[i].position;
                 return refine_runs(group, size, known);
             }
-            if (ended(first, taken)) return true;
+            if (ended(first, taken)) return;
             known += taken;
         }
-        return true;
     }
 
     bool ended(std::uint64_t key, std::uint32_t taken) const {
@@ -81,7 +80,7 @@ class Sorter {
 
     // Sorts runs of equal keys by deeper codes. All runs are recorded first, since the recursion reuses the
     // keys' memory.
-    bool refine_runs(std::uint32_t* group, std::size_t size, std::uint32_t known) {
+    void refine_runs(std::uint32_t* group, std::size_t size, std::uint32_t known) {
         const std::uint32_t taken = std::min(per_key_, depth_ - known);
         const std::size_t base = runs_.size();
         for (std::size_t i = 0; i < size;) {
@@ -91,20 +90,17 @@ class Sorter {
             i = j;
         }
         const std::size_t last = runs_.size();
-        bool ok = true;
-        for (std::size_t r = base; r < last && ok; ++r)
-            ok = refine(group + runs_[r].first, runs_[r].second - runs_[r].first, known + taken);
+        for (std::size_t r = base; r < last; ++r)
+            refine(group + runs_[r].first, runs_[r].second - runs_[r].first, known + taken);
         runs_.resize(base);
-        return ok;
     }
 
     void sort_items(std::size_t size, std::uint64_t differ) {
         if (size < kRadixFrom) {
             // Ties are broken by position: positions of a group are ascending, so this is stable.
-            std::sort(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(size),
-                      [](const Item& a, const Item& b) {
-                          return a.key != b.key ? a.key < b.key : a.position < b.position;
-                      });
+            std::sort(items_.begin(), items_.begin() + size, [](const Item& a, const Item& b) {
+                return a.key != b.key ? a.key < b.key : a.position < b.position;
+            });
             return;
         }
         for (int byte = 0; byte < 8; ++byte) {
@@ -130,7 +126,7 @@ class Sorter {
 
 }  // namespace
 
-bool sort_contexts(std::span<const std::uint32_t> codes, std::uint32_t alphabet, std::uint32_t depth,
+void sort_contexts(std::span<const std::uint32_t> codes, std::uint32_t alphabet, std::uint32_t depth,
                    std::vector<std::uint32_t>& order, std::vector<std::uint32_t>& buckets, SegmentJob& job) {
     buckets.assign(std::size_t{alphabet} + 2, 0);
     for (std::uint32_t p : order) ++buckets[codes[p - 1] + 1];
@@ -147,13 +143,11 @@ bool sort_contexts(std::span<const std::uint32_t> codes, std::uint32_t alphabet,
     }
     Sorter sorter(codes, alphabet, depth, job);
     for (std::size_t c = 1; c <= alphabet; ++c) {
-        if (!sorter.sort(order.data() + buckets[c], buckets[c + 1] - buckets[c], 1)) return false;
-        if (job.cancelled.load(std::memory_order_relaxed)) return false;
+        sorter.sort(order.data() + buckets[c], buckets[c + 1] - buckets[c], 1);
+        job.poll();
         if (c % 256 == 0)
-            job.done.store(0.8 * static_cast<double>(buckets[c]) / static_cast<double>(order.size()),
-                           std::memory_order_relaxed);
+            job.report(0.8 * static_cast<double>(buckets[c]) / static_cast<double>(order.size()));
     }
-    return true;
 }
 
 }  // namespace suffixsvc

@@ -9,18 +9,18 @@
 //   alphabet     codes are 0 .. alphabet
 //   order        in: positions, ascending; out: sorted
 //   buckets      out: alphabet + 2; positions whose newest code is c: [buckets[c], buckets[c + 1])
-//   job          polled; sort_contexts returns false if it was cancelled
+//   job          polled
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "segment/segment_writer.h"
+#include "base/job.h"
 
 namespace suffixsvc {
 
-bool sort_contexts(std::span<const std::uint32_t> codes, std::uint32_t alphabet, std::uint32_t depth,
+void sort_contexts(std::span<const std::uint32_t> codes, std::uint32_t alphabet, std::uint32_t depth,
                    std::vector<std::uint32_t>& order, std::vector<std::uint32_t>& buckets, SegmentJob& job);
 
 }  // namespace suffixsvc

@@ -75,8 +75,7 @@ bool FramedConnection::read() {
 }
 
 void FramedConnection::ensure_space() {
-    std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
-              buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
+    std::copy(buffer_.begin() + begin_, buffer_.begin() + end_, buffer_.begin());
     end_ -= begin_;
     begin_ = 0;
     if (end_ == 0 && buffer_.size() != kReadBytes) {

@@ -5,8 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "wire/wire_codec.h"
-
 namespace suffixsvc {
 
 namespace {
@@ -38,8 +36,7 @@ bool unpack(std::string_view data, std::vector<Token>& tokens) {
 
 std::shared_ptr<const CostCurve> truncated(const std::shared_ptr<const CostCurve>& cost, std::size_t width) {
     if (width + 1 >= cost->size()) return cost;
-    return std::make_shared<const CostCurve>(cost->begin(),
-                                             cost->begin() + static_cast<std::ptrdiff_t>(width + 1));
+    return std::make_shared<const CostCurve>(cost->begin(), cost->begin() + width + 1);
 }
 
 std::shared_ptr<const CostCurve> cost_up_to(SessionSlot& slot, std::size_t width) {

@@ -25,7 +25,7 @@
 
 #include "base/instrumented_mutex.h"
 #include "draft/session_stepper.h"
-#include "wire/step_parser.h"
+#include "wire/wire_codec.h"
 
 namespace suffixsvc {
 

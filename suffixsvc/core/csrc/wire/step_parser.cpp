@@ -1,6 +1,6 @@
-#include "wire/step_parser.h"
-
 #include <limits>
+
+#include "wire/wire_codec.h"
 
 namespace suffixsvc {
 

@@ -1,0 +1,1 @@
+"""Measurements of the index: single operations, locks, the peer, restarts, sealed segments."""

@@ -1,0 +1,104 @@
+"""Replies of queries as the client returns them. Shared by both clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from suffixsvc import wire
+from suffixsvc.errors import SuffixError
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """Version, limits and state of a service. ``instance_id`` changes at every start."""
+
+    version: str
+    instance_id: str
+    max_message_bytes: int
+    max_session_tokens: int
+    max_draft_tokens: int
+    durable: bool
+    features: tuple[str, ...]
+    #: limit of one message of a bulk load, by which the client splits it; 0: not reported
+    max_outputs_per_message: int = 0
+    #: limit on the runs of output of one such message; 0: not reported
+    max_segments_per_message: int = 0
+    #: why the store is failing, if it is; the service drafts in either state
+    store_failure: SuffixError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundTask:
+    """Results of one background task since the service started."""
+
+    name: str
+    #: successful runs
+    runs: int
+    failures: int
+    #: 0: the last run succeeded
+    failures_in_a_row: int
+    #: seconds since the epoch; 0: no run has succeeded
+    last_success: float
+    last_error: str
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStats:
+    """Contents and counters of one namespace, or sums over all, since the service started."""
+
+    outputs: int
+    tokens: int
+    sessions: int
+    index_bytes: int
+    index_nodes: int
+    num_steps: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    store_bytes: int
+    last_lsn: int
+    held_bytes: int
+    limit_bytes: int
+    evicted_outputs: int
+    refused_outputs: int
+    segments: int
+    segment_bytes: int
+    hot_tokens: int
+    expiry_grace_seconds: int = 0
+    session_bytes: int = 0
+    #: live sessions whose close failed; this field and all after it are of the whole service only
+    unkept_sessions: int = 0
+    #: sessions released without their output, because the store could not write it
+    lost_sessions: int = 0
+    #: whether writes are failing; the service drafts in either state
+    store_failing: bool = False
+    background_tasks: tuple[BackgroundTask, ...] = ()
+    #: number of times the store was reopened after an I/O error
+    store_reopened: int = 0
+    #: unexpected exceptions in the store's thread; each is in the service's log
+    store_defects: int = 0
+
+
+def service_stats(reply: pb.GetStatsReply) -> ServiceStats:
+    """The statistics of a reply."""
+    tasks = tuple(_record(BackgroundTask, task) for task in reply.background_tasks)
+    return _record(ServiceStats, reply, background_tasks=tasks)
+
+
+def server_info(reply: pb.GetServerInfoReply) -> ServerInfo:
+    """The service information of a reply."""
+    failure = wire.error_from_detail(reply.store_failure) if reply.HasField("store_failure") else None
+    return _record(ServerInfo, reply, features=tuple(reply.features), store_failure=failure)
+
+
+def _record(kind: type[T], message: Message, **converted: Any) -> T:
+    """A record of a message's fields, which have its names."""
+    fields: Any = kind
+    return kind(**{name: getattr(message, name) for name in fields.__dataclass_fields__} | converted)

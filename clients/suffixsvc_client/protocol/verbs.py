@@ -1,0 +1,364 @@
+"""Verbs: the calls of client, namespace and session as procedures, written once for both clients.
+
+A verb checks its arguments and returns a procedure. The blocking client runs it in the calling thread, the
+asyncio client awaits it; :mod:`suffixsvc_client.handles` binds the verbs to their classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import IO, Any, Generic, Protocol, TypeVar
+
+from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace, validate_uuid
+from suffixsvc.errors import InvalidInputError, InvalidTokensError, UnknownNamespaceError
+from suffixsvc.lookup_records import RecordFile
+from suffixsvc.types import (
+    Draft,
+    Labels,
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    TokenIds,
+    Verified,
+    VerifyCost,
+)
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.values import as_int, as_outputs, as_segment_lens, as_token_array
+from suffixsvc_client.protocol import bulk
+from suffixsvc_client.protocol.effects import Call, Procedure
+from suffixsvc_client.protocol.procedures import Procedures
+from suffixsvc_client.protocol.replies import ServerInfo, ServiceStats, server_info, service_stats
+from suffixsvc_client.protocol.session_state import SessionState
+from suffixsvc_client.protocol.session_values import mismatch
+
+S = TypeVar("S")
+
+
+class SessionVerbs:
+    """The verbs of one session."""
+
+    def __init__(self, procedures: Procedures, state: SessionState) -> None:
+        self._procedures = procedures
+        self.state = state
+
+    def step(
+        self,
+        new_token_ids: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+        at: int | None = None,
+        verified: Verified | tuple[int, int, int] | None = None,
+    ) -> Procedure[Draft]:
+        """Append the tokens that the model wrote, and draft.
+
+        The draft is empty if the service does not answer within ``ClientConfig.step_timeout_s``.
+
+        Args:
+            new_token_ids: accepted tokens and the bonus token, int32[n] or a sequence of ints.
+            max_draft_tokens: length limit of the draft; 0 only appends. Clamped to the service's limit.
+            verify_cost: float: cost of a drafted token in plain decode steps; or a curve c, c[w] the relative
+                cost of a step of w tokens (c[1] = 1, c[0] unused).
+            tree: True drafts a tree, "auto" decides by cost.
+            at: absolute position (prompt included) of new_token_ids[0]; None = next.
+            verified: what the target verified in the last step; None = the whole last draft.
+
+        Raises:
+            InvalidInputError, AppendError, SessionClosedError: an argument is wrong; nothing was applied.
+            Errors of the service are not raised.
+        """
+        args = self.state.record_step(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
+        [draft] = yield from self._procedures.steps([(self.state, args)])
+        return draft
+
+    def append_context(self, token_ids: TokenIds) -> Procedure[None]:
+        """Append tokens that the model did not write, such as tool results or the next user turn.
+
+        They are sent at once without waiting; tokens that do not arrive are sent with the next step.
+
+        Args:
+            token_ids: int32[n] or a sequence of ints.
+
+        Raises:
+            InvalidTokensError, SessionClosedError: nothing was appended.
+        """
+        self.state.record_context(token_ids)
+        return self._procedures.append_context(self.state)
+
+    def close(
+        self, commit: bool = True, *, incomplete: bool = False, wait: bool = True
+    ) -> Procedure[OutputId | None]:
+        """End the session: store its output, or (``commit=False``) retract it.
+
+        A service that drained or expired the session may have committed its output as incomplete. A discard
+        removes that output too. If the service cannot be reached, the discard returns and logs a warning, and
+        the incomplete output stays: forget that output, or delete the namespace.
+
+        Args:
+            incomplete: mark the output as one that the model had not finished.
+            wait: return after the output is durable. False: return once the service has accepted it, unless
+                it replaces an incomplete output, which stays until its replacement is durable.
+
+        Returns:
+            The output's id; None if there is no output, if it was not stored, with ``commit=False`` and with
+            ``wait=False``. A second call returns the same.
+
+        Raises:
+            ServiceError, StoreError: the session stays open, and close can be repeated.
+            LimitExceededError, TokenizerMismatchError, UnknownNamespaceError: the service refused the
+            session, and its output cannot be stored; close it with ``commit=False``.
+        """
+        options = pb.CloseSessionRequest(discard=not commit, incomplete=incomplete, no_wait=not wait)
+        return self._procedures.close(self.state, options)
+
+
+class NamespaceVerbs(Generic[S]):
+    """The verbs of one namespace.
+
+    Args:
+        new_session: makes the client's session of its verbs.
+    """
+
+    def __init__(
+        self,
+        procedures: Procedures,
+        path: str,
+        tokenizer: str | None,
+        new_session: Callable[[SessionVerbs], S],
+    ) -> None:
+        if tokenizer is not None and not isinstance(tokenizer, str):
+            raise InvalidInputError(
+                "tokenizer must be a fingerprint or None", expected="a string", got=type(tokenizer).__name__
+            )
+        self._procedures = procedures
+        self.path = validate_namespace(path)
+        self._tokenizer = tokenizer or ""
+        self._new_session = new_session
+
+    def open_session(
+        self,
+        prompt_token_ids: TokenIds,
+        output_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        reads: Sequence[str] | None = None,
+    ) -> Procedure[S]:
+        """Begin a generation. If the service cannot be reached, the session is opened later, and its drafts
+        are empty until then.
+
+        Args:
+            prompt_token_ids: int32[n] or a sequence of ints.
+            output_token_ids: tokens that the model has already written, in the same shape; they resume a
+                generation without becoming prompt.
+            labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
+            reads: paths of other namespaces to draft from; output is stored in this one only.
+
+        Raises:
+            InvalidTokensError, InvalidLabelsError, InvalidNamespaceError: nothing was sent.
+            LimitExceededError, TokenizerMismatchError, UnknownNamespaceError (in ``reads``): the service
+            refuses. ServiceUnavailableError: the client is closed.
+        """
+        state = SessionState(self.path, self._tokenizer, prompt_token_ids, output_token_ids, labels, reads)
+        yield from self._procedures.open(state)
+        return self._new_session(SessionVerbs(self._procedures, state))
+
+    def add_output(
+        self,
+        token_ids: TokenIds,
+        prompt_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        ttl_seconds: int = 0,
+    ) -> Procedure[OutputId]:
+        """Store one finished output; returns once it is durable.
+
+        Args:
+            token_ids: what the model wrote, int32[n] or a sequence of ints, n >= 1.
+            prompt_token_ids: the tokens before it, in the same shape; only their end is stored, as context.
+            labels: stored with the output.
+            ttl_seconds: time to live; 0 = unlimited.
+
+        Returns:
+            The output's id, for :meth:`forget`.
+
+        Raises:
+            InvalidInputError: an argument is wrong; nothing was sent.
+            What :meth:`add_outputs` raises.
+        """
+        tokens = as_token_array(token_ids)
+        prompt = as_token_array([] if prompt_token_ids is None else prompt_token_ids, "prompt_token_ids")
+        tail = prompt[-PROMPT_TAIL_TOKENS:]
+        output = NewOutput(self.path, tokens, (len(tokens),), tail, labels or {}, ttl_seconds=ttl_seconds)
+        [output_id] = yield from self.add_outputs([output])
+        return output_id
+
+    def add_outputs(self, outputs: Sequence[NewOutput]) -> Procedure[list[OutputId]]:
+        """Store finished outputs; returns once they are durable.
+
+        They are sent in messages of about 1 MiB that respect the service's limits on outputs and segments
+        (:meth:`SuffixClient.server_info`). Each message is stored as a whole or not at all; an error of the
+        service says how many outputs were stored.
+
+        Args:
+            outputs: of this namespace, each a ``suffixsvc.NewOutput`` with at least one token (example:
+                docs/protocol.md). An output with a ``uuid`` can be sent again if the answer was lost: it is
+                stored once.
+
+        Returns:
+            An id per output, in order.
+
+        Raises:
+            InvalidInputError (an element is not a NewOutput, or has a wrong field),
+            UnknownNamespaceError (an output of another namespace): nothing was sent. InvalidInputError also
+            if a ``uuid`` names other tokens already: nothing of its message was stored.
+            LimitExceededError, TokenizerMismatchError, StoreError: the service refuses the rest.
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``; any number may have been stored.
+            They can be sent again if each has a ``uuid``.
+        """
+        checked = [self._checked_output(output) for output in as_outputs(outputs)]
+        limits = bulk.MessageLimits()
+        if len(checked) > 1:  # a single output is a single message, whatever the limits
+            limits = bulk.message_limits((yield self._procedures.call(pb.GetServerInfoRequest())))
+        requests = list(bulk.upload_messages(self.path, self._tokenizer, checked, limits))
+        reply = yield self._procedures.call(requests)
+        if len(reply.output_ids) != len(checked):
+            raise mismatch(f"{len(checked)} output ids", len(reply.output_ids))
+        return list(reply.output_ids)
+
+    def _checked_output(self, output: NewOutput) -> NewOutput:
+        """Check an output before anything is sent, with the errors of the embedded engine."""
+        if output.namespace != self.path:
+            raise UnknownNamespaceError(
+                "namespace of an output must be this one", expected=self.path, got=output.namespace
+            )
+        tokens = as_token_array(output.token_ids)
+        if len(tokens) == 0:
+            raise InvalidTokensError("token_ids must not be empty", expected="at least one token", got=0)
+        return replace(
+            output,
+            token_ids=tokens,
+            segment_lens=as_segment_lens(output.segment_lens),
+            prompt_tail=as_token_array(output.prompt_tail, "prompt_tail"),
+            labels=validate_labels(output.labels),
+            ttl_seconds=as_int("ttl_seconds", output.ttl_seconds, 0, (1 << 63) - 1),
+            uuid=validate_uuid(output.uuid) if output.uuid else b"",
+        )
+
+    def export_ngrams(
+        self,
+        wanted: Sequence[RecordFile],
+        sinks: Sequence[IO[bytes]],
+        *,
+        context_tokens: int = 0,
+        timeout_s: float = 3600.0,
+    ) -> Procedure[bulk.ExportSummary]:
+        """Count the namespace's n-grams on the service and write records of llama.cpp's lookup caches.
+
+        Args:
+            wanted: which n-grams to count, one file each.
+            sinks: files opened for writing bytes, one for each of ``wanted``.
+            context_tokens: tokens of each stored prompt tail in which n-grams may begin, at most 64.
+            timeout_s: for counting and sending.
+
+        Raises:
+            UnknownNamespaceError, TokenizerMismatchError, InvalidInputError: nothing was written.
+            LimitExceededError: the service is busy with another export.
+            StoreError, ServiceError: the files are incomplete.
+        """
+        request = bulk.export_request(self.path, self._tokenizer, wanted, context_tokens)
+        sink = bulk.ExportSink(sinks)
+        yield Call(request, timeout_s, sink.take)
+        return sink.summary()
+
+    def forget(self, output_id: OutputId) -> Procedure[None]:
+        """Delete one output from the service's log and index.
+
+        Raises:
+            UnknownOutputError, UnknownNamespaceError: it does not exist.
+            InvalidInputError: ``output_id`` cannot be an id; nothing was sent.
+            StoreError: it could not be deleted. ServiceError: no answer within
+            ``ClientConfig.call_timeout_s``; it may be deleted.
+        """
+        checked = as_int("output_id", output_id, 0, (1 << 64) - 1)
+        yield self._procedures.call(pb.ForgetRequest(namespace=self.path, output_id=checked))
+
+    def stats(self) -> Procedure[ServiceStats]:
+        """Contents and counters of this namespace since the service started.
+
+        Raises:
+            UnknownNamespaceError: it does not exist on the service yet.
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``.
+        """
+        reply = yield self._procedures.call(pb.GetStatsRequest(namespace=self.path))
+        return service_stats(reply)
+
+
+class HasSessionVerbs(Protocol):
+    """A session of either client."""
+
+    @property
+    def verbs(self) -> SessionVerbs:
+        """Its verbs."""
+
+
+class ClientVerbs:
+    """The verbs of one client."""
+
+    def __init__(self, procedures: Procedures) -> None:
+        self.procedures = procedures
+
+    def step_many(self, steps: Sequence[tuple[HasSessionVerbs, dict[str, Any]]]) -> Procedure[list[Draft]]:
+        """A step of many sessions in one message, for engines with continuous batching.
+
+        Args:
+            steps: (session, keyword arguments of its ``step``), each session at most once.
+
+        Returns:
+            A draft per step, in order. An error of one session empties its own draft only.
+
+        Raises:
+            What :meth:`ClientSession.step` raises for wrong arguments; nothing is then sent, but the tokens
+            of the steps before the wrong one are recorded and sent with the next message.
+        """
+        states = [(session.verbs.state, arguments) for session, arguments in steps]
+        return self.procedures.steps([(state, state.record_step(**given)) for state, given in states])
+
+    def namespaces(self, prefix: str = "") -> Procedure[list[NamespaceRecord]]:
+        """The service's namespaces at or below the path ``prefix``, ordered by path; all if it is "".
+
+        Raises:
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``.
+        """
+        reply = yield self.procedures.call(pb.ListNamespacesRequest(prefix=prefix))
+        return [NamespaceRecord(info.path, info.tokenizer) for info in reply.namespaces]
+
+    def delete_namespace(self, path: str, *, force: bool = False) -> Procedure[int]:
+        """Delete a namespace with everything in it; returns the number of its outputs.
+
+        Args:
+            force: delete it even with live sessions, whose output is discarded.
+
+        Raises:
+            UnknownNamespaceError: it does not exist. NamespaceInUseError: it has live sessions.
+            InvalidInputError: ``path`` is malformed, or every session reads it by default.
+            StoreError: a part may be left, which cannot be read; repeat the call. ServiceError: no answer
+            within ``ClientConfig.call_timeout_s``; it may be deleted.
+        """
+        request = pb.DeleteNamespaceRequest(namespace=validate_namespace(path), force=force)
+        reply = yield self.procedures.call(request)
+        return int(reply.outputs)
+
+    def stats(self) -> Procedure[ServiceStats]:
+        """Contents and counters of the service since it started, summed over all namespaces.
+
+        Raises:
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``.
+        """
+        return service_stats((yield self.procedures.call(pb.GetStatsRequest())))
+
+    def server_info(self) -> Procedure[ServerInfo]:
+        """The service's version, limits (tokens and bytes) and the id of its current run.
+
+        Raises:
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``.
+        """
+        return server_info((yield self.procedures.call(pb.GetServerInfoRequest())))

@@ -1,0 +1,105 @@
+// Conversions of the binding: arrays and paths in, arrays and bytes out.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/file_fault.h"
+#include "draft/session.h"
+
+namespace nanobind::detail {
+
+// C-contiguous, of rank 1.
+template <typename T>
+struct type_caster<std::span<const T>> {
+    using Array = make_caster<ndarray<const T, ndim<1>, c_contig, device::cpu>>;
+    NB_TYPE_CASTER(std::span<const T>, Array::Name)
+
+    bool from_python(handle src, std::uint32_t flags, cleanup_list* cleanup) noexcept {
+        if (!array.from_python(src, flags, cleanup)) return false;
+        value = {array.value.data(), array.value.shape(0)};
+        return true;
+    }
+    Array array;  // the owner of the memory
+};
+
+template <>
+struct type_caster<suffixsvc::FilePath> {
+    NB_TYPE_CASTER(suffixsvc::FilePath, const_name("str | os.PathLike[str]"))
+
+    type_caster() : value("") {}
+    bool from_python(handle src, std::uint32_t, cleanup_list*) noexcept {
+        const object path = steal(PyOS_FSPath(src.ptr()));
+        Py_ssize_t size = 0;
+        const char* text = path.is_valid() ? PyUnicode_AsUTF8AndSize(path.ptr(), &size) : nullptr;
+        if (text != nullptr) {
+            value = {std::string(text, static_cast<std::size_t>(size))};
+            return true;
+        }
+        PyErr_Clear();
+        if (!path.is_valid() || !PyUnicode_Check(path.ptr())) return false;
+        const object shown = steal(PyUnicode_AsEncodedString(path.ptr(), "utf-8", "backslashreplace"));
+        value = {shown.is_valid() ? PyBytes_AsString(shown.ptr()) : "", false};
+        PyErr_Clear();
+        return true;
+    }
+};
+
+}  // namespace nanobind::detail
+
+namespace suffixsvc {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// Releases the GIL during a call that does work.
+using Released = nb::call_guard<nb::gil_scoped_release>;
+
+// Calls work() without the GIL.
+template <typename Work>
+auto released(Work&& work) {
+    const nb::gil_scoped_release release;
+    return work();
+}
+
+// A cost curve that Python holds: converted once, shared by many steps.
+struct Curve {
+    std::shared_ptr<const CostCurve> cost;  // immutable, at least one entry
+};
+
+inline std::string_view view(const nb::bytes& b) { return {b.c_str(), b.size()}; }
+inline nb::bytes to_bytes(std::string_view data) { return nb::bytes(data.data(), data.size()); }
+
+template <typename T>
+using Numpy = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+template <typename T>
+Numpy<T> to_numpy(std::vector<T>&& values) {
+    auto* kept = new std::vector<T>(std::move(values));
+    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return Numpy<T>(kept->data(), {kept->size()}, owner);
+}
+
+// A draft as arrays in one allocation: token_ids, parents, probs, sources, match_lens; none for an empty
+// draft. `sources` maps the core's source numbers to others.
+using Columns = std::optional<std::tuple<Numpy<std::int32_t>, Numpy<std::int32_t>, Numpy<float>,
+                                         Numpy<std::uint8_t>, Numpy<std::int32_t>>>;
+Columns columns(const std::vector<DraftToken>& draft, std::string_view sources);
+
+void bind_ngrams(nb::module_& m);
+void bind_segments(nb::module_& m);
+void bind_steps(nb::module_& m);
+
+}  // namespace suffixsvc

@@ -1,0 +1,115 @@
+"""Arguments of a session's calls in the form that the core takes, and the errors of calls that it rejects."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from suffixsvc import core
+from suffixsvc.errors import (
+    AppendConflict,
+    AppendGap,
+    LimitExceededError,
+    SessionClosedError,
+    SuffixError,
+)
+from suffixsvc.types import TokenArray, Verified, VerifyCost
+from suffixsvc.values import as_cost_curve, as_int, as_tree, as_verified, not_tokens
+
+#: positions are clamped to this: beyond every text, and an int64
+MAX_POSITION: Final = 1 << 62
+
+
+def draft_params(
+    max_draft_tokens: int, cost: VerifyCost, tree: bool | str, limit: int
+) -> tuple[int, core.Curve, bool]:
+    """Parameters of a draft: its length, at most ``limit``, its cost curve, and whether it is a tree.
+
+    Raises:
+        InvalidCostError, InvalidInputError.
+    """
+    width = min(as_int("max_draft_tokens", max_draft_tokens, 0), limit)
+    curve, mode = native_curve(cost, width), as_tree(tree)
+    return width, curve, mode if isinstance(mode, bool) else curve.trees_pay()
+
+
+def native_curve(cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
+    """A verify cost in native form, for drafts of at most ``max_draft_tokens``. Raises InvalidCostError."""
+    return _line(cost, max_draft_tokens) if isinstance(cost, float) else _converted(cost, max_draft_tokens)
+
+
+@lru_cache(maxsize=64)  # sessions alternate between a few costs and lengths; a curve is immutable
+def _line(cost: float, max_draft_tokens: int) -> core.Curve:
+    return _converted(cost, max_draft_tokens)
+
+
+def _converted(cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
+    return core.Curve(as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1])
+
+
+def as_feedback(verified: Verified | tuple[int, int, int] | None) -> tuple[int, int]:
+    """(width, accepted) of what was sent to the target; (0, 0) for None. Raises InvalidInputError."""
+    if verified is None:
+        return 0, 0
+    checked = as_verified(verified)
+    return checked.width, checked.accepted
+
+
+def as_position(at: int | None) -> int:
+    """An absolute position, at most MAX_POSITION; -1 for None. InvalidInputError unless it is an int >= 0."""
+    return -1 if at is None else min(as_int("at", at, 0), MAX_POSITION)
+
+
+def overlap(text: TokenArray, context: TokenArray) -> int:
+    """Length of the longest suffix of ``text`` that is a prefix of ``context``.
+
+    Considers the last 64 occurrences of the text's last token in the context only.
+    """
+    if not len(text):
+        return 0
+    ends = np.flatnonzero(context[: len(text)] == text[-1])[::-1][:64] + 1
+    return next((int(n) for n in ends if np.array_equal(text[-n:], context[:n])), 0)
+
+
+def refusal_error(refusal: core.Refusal, at: int | None, token_bytes: bytes, max_tokens: int) -> SuffixError:
+    """The error for a step that the core rejected.
+
+    Args:
+        refusal: why the core rejected it.
+        at: the position that the step was sent with.
+        token_bytes: its tokens, packed little-endian int32.
+        max_tokens: limit of a session's length.
+
+    Raises:
+        RuntimeError: the core failed.
+    """
+    match refusal.status:
+        case core.StepStatus.INVALID_TOKENS:
+            return not_tokens(token_bytes, "new_token_ids")
+        case core.StepStatus.CLOSED:
+            return closed_error()
+        case core.StepStatus.GAP:
+            return AppendGap(expected=refusal.length, got=-1 if at is None else int(at))
+        case core.StepStatus.CONFLICT:
+            return AppendConflict(
+                refusal.position, expected=f"token {refusal.have}", got=f"token {refusal.got}"
+            )
+        case core.StepStatus.FULL:
+            return too_long_error(refusal.length, max_tokens)
+    raise RuntimeError(f"the core failed: {refusal.reason}")
+
+
+def closed_error() -> SessionClosedError:
+    """The error for a call of a closed session."""
+    return SessionClosedError("the session is closed", remedy="Open a new session.")
+
+
+def too_long_error(tokens: int, max_tokens: int) -> LimitExceededError:
+    """The error for a session that would hold ``tokens`` tokens."""
+    return LimitExceededError(
+        f"a session must hold at most {max_tokens} tokens (Limits.max_session_tokens)",
+        got=tokens,
+        remedy="Open it with a shorter prompt, or raise the limit.",
+    )

@@ -1,0 +1,398 @@
+"""The store: the durable log of outputs, from which every index is derived."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, TypeVar
+
+from suffixsvc.clock import ExpiryCutoff, StoreClock
+from suffixsvc.config import validate_uuid
+from suffixsvc.errors import StoreError, StoreFullError, SuffixError
+from suffixsvc.store.records.keys import state_key
+from suffixsvc.store.records.table_records import decode_state
+from suffixsvc.store.records.validation import (
+    check_namespace,
+    check_now,
+    check_output,
+    check_state_name,
+)
+from suffixsvc.store.transactions import manifest, removal
+from suffixsvc.store.transactions.operations import Operation, append_operation
+from suffixsvc.store.transactions.scans import Log, Scans
+from suffixsvc.store.transactions.write_view import WriteView
+from suffixsvc.types import (
+    IncompleteOutput,
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    OutputOutline,
+    SegmentRecord,
+    StoredOutput,
+    StoreStats,
+)
+
+T = TypeVar("T")
+
+#: rows of one read transaction: an old snapshot prevents the reuse of freed pages
+_OUTLINE_ROWS: Final = 4096
+#: rows of one transaction of a deletion of many
+_DELETED_ROWS: Final = 256
+#: tokens of one transaction that deletes expired outputs; one row in any case
+_DELETED_TOKENS: Final = 1 << 20
+#: approximate bytes of an edit of the manifest
+_EDIT_BYTES: Final = 1024
+
+
+class Store(ABC):
+    """The durable log of outputs. LMDB and memory implement it.
+
+    Thread-safe. Every method raises :class:`suffixsvc.errors.StoreError` or a subclass.
+
+    Args:
+        log: the open log.
+        limit_bytes: its size limit.
+        clock: stamps occurrences; their TTL is counted in it.
+    """
+
+    #: whether a large append takes several transactions
+    _appends_in_slices = True
+
+    def __init__(self, log: Log, limit_bytes: int, clock: StoreClock) -> None:
+        self._log = log
+        self._scans = Scans(log)
+        self._limit = limit_bytes
+        #: the last output when the store was opened
+        self._opened_lsn = log.snapshot.counters.last_lsn
+        self.clock = clock
+
+    @abstractmethod
+    def _submit(self, operation: Operation[T]) -> Future[T]:
+        """Run an operation in a write transaction."""
+
+    def _call(self, apply: Callable[[WriteView], T], size: int = 0, *, frees: bool = False) -> T:
+        """Run ``apply`` in a write transaction and wait."""
+        self._require_may_wait()
+        return self._submit(Operation(apply, size, frees=frees)).result()
+
+    def _require_may_wait(self) -> None:  # noqa: B027  # of a store with a thread
+        """Raise StoreError on the thread that runs the operations."""
+
+    def _in_slices(self, work: Callable[[int], T]) -> Iterator[T]:
+        """Call ``work`` repeatedly with the row limit of a transaction, halved when there is no room."""
+        rows = _DELETED_ROWS
+        while True:
+            try:
+                done = work(rows)
+            except StoreFullError:
+                if rows == 1:
+                    raise
+                rows //= 2
+            else:
+                yield done
+
+    # --- namespaces ---------------------------------------------------------------------------------
+
+    def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
+        """Create the namespace or return the existing record. Durable when it returns.
+
+        An empty fingerprint in the existing record is filled in.
+
+        Raises:
+            TokenizerMismatchError: the existing record has another fingerprint.
+        """
+        check_namespace(record)
+        return self._call(lambda view: view.add_namespace(record))
+
+    def namespaces(self) -> list[NamespaceRecord]:
+        """All namespaces, ordered by path."""
+        self._log.require_usable()
+        rows = self._log.snapshot.names.by_path.values()
+        return sorted((NamespaceRecord(r.path, r.tokenizer) for r in rows), key=lambda r: r.path)
+
+    def delete_namespace(self, path: str, between: Callable[[], object] | None = None) -> int:
+        """Delete a namespace durably, with its outputs, states, segment records and tombstones.
+
+        The path is unknown from the first transaction on, and cannot be created again before the last one.
+        The deletion is split into bounded transactions: after an error, another call or the next open
+        continues it. Neither output ids nor the internal number of the namespace are reused, so an output, a
+        segment or a state of a deleted namespace never appears in a later one of the same path.
+
+        Args:
+            between: called in this thread between two transactions, so that the caller can process the rows
+                that the deletion listener received instead of collecting all of them.
+
+        Returns:
+            The number of outputs that the namespace had.
+        Raises:
+            UnknownNamespaceError: the namespace does not exist.
+        """
+        number = self._call(lambda view: removal.mark_deleting(view, path), frees=True)
+        return self._delete_rest(number, between)
+
+    def _delete_rest(self, number: int, between: Callable[[], object] | None = None) -> int:
+        outputs = 0
+        for deleted, is_finished in self._in_slices(
+            lambda rows: self._call(lambda view: removal.delete_slice(view, number, rows), frees=True)
+        ):
+            outputs += deleted
+            if is_finished:
+                break
+            if between is not None:
+                between()
+        return outputs
+
+    # --- outputs ------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        outputs: Sequence[NewOutput],
+        create: Sequence[NamespaceRecord] = (),
+        on_committed: Callable[[list[OutputId] | None], None] | None = None,
+    ) -> Future[list[OutputId]]:
+        """Log outputs, all or none, in order; the future holds their ids once they are durable.
+
+        Appends of several callers share a commit. A large append takes several transactions: parts of it can
+        be read before the future is done, and other appends may come between. StoreFullError and other
+        errors arrive through the future.
+
+        An output whose uuid exists in its namespace is not logged again: its id is that of the existing
+        output, and :func:`repeated_in` lists it. InvalidInputError if the existing output has other tokens.
+
+        Args:
+            create: namespaces that are created, or given their fingerprint, in the same transaction, as by
+                :meth:`add_namespace`.
+            on_committed: called on the store's thread before the future is done: after every transaction
+                with the ids that it committed, before the deletion listener receives what this commit or a
+                later one deleted; once with None where the rest is not committed. Rows committed before that
+                go to the deletion listener when they are rolled back. It must be short and must not wait for
+                the store.
+        """
+        try:
+            for record in create:
+                check_namespace(record)
+            checked = [check_output(output) for output in outputs]
+            operation = append_operation(
+                checked, self.clock.now_us(), create, on_committed, in_slices=self._appends_in_slices
+            )
+        except SuffixError as e:
+            operation = Operation(lambda view: [], on_committed=on_committed)
+            operation.fail(e)
+            return operation.future
+        return self._submit(operation)
+
+    def get(self, output_id: OutputId) -> StoredOutput:
+        """One occurrence. UnknownOutputError if it does not exist."""
+        with self._log.read() as view:
+            return view.output(output_id)
+
+    def scan(self, namespace: str | None = None, *, from_lsn: int = 0) -> Iterator[StoredOutput]:
+        """Occurrences with id >= from_lsn in id order, of one namespace or of all.
+
+        A consistent snapshot of the moment at which the first one is read.
+        """
+        self._log.require_usable()
+        number = None if namespace is None else self._log.snapshot.names.require(namespace)
+        return self._scans.scan(number, from_lsn)
+
+    def outline(self, namespace: str) -> Iterator[OutputOutline]:
+        """The namespace's occurrences in id order, without their tokens.
+
+        Occurrences written or deleted during the iteration may be in it or not.
+        """
+        first = 0
+        while True:
+            with self._log.read() as view:
+                part = view.outline(view.names.require(namespace), first, _OUTLINE_ROWS)
+            yield from part
+            if len(part) < _OUTLINE_ROWS:
+                return
+            first = part[-1].output_id + 1
+
+    def output_ids(
+        self, namespace: str, first: OutputId, last: OutputId, limit: int | None = None
+    ) -> list[OutputId]:
+        """Ids of the namespace's occurrences in first..last (both included), ascending, at most ``limit``."""
+        with self._log.read() as view:
+            return view.lsns(view.names.require(namespace), first, last, limit)
+
+    @property
+    def node_id(self) -> int:
+        """64 random bits drawn when the store was created: rows carry the node that wrote them.
+
+        0: the folder is of a release without node ids, and had no space for one.
+        """
+        return self._log.snapshot.node_id
+
+    def find(self, namespace: str, uuid: bytes) -> OutputId | None:
+        """The id of the output with this uuid, or None."""
+        validate_uuid(uuid)
+        with self._log.read() as view:
+            record = view.find(view.names.require(namespace), uuid)
+            return None if record is None else record.lsn
+
+    def incomplete(self, session_id: str) -> list[IncompleteOutput]:
+        """Incomplete outputs of sessions with this id, in id order. The cost is independent of the size of
+        the store."""
+        with self._log.read() as view:
+            return view.incomplete(session_id)
+
+    # --- deletions of outputs -----------------------------------------------------------------------
+
+    @abstractmethod
+    def set_deletion_listener(self, listener: Callable[[Sequence[StoredOutput]], None]) -> None:
+        """Call ``listener`` after every commit that deleted occurrences, with these.
+
+        On the store's thread, in the order of the commits, before the calls return that the commit was for.
+        It must be short and must not wait for the store. At most one; it replaces the one before.
+        """
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until the listener has received what was deleted by commits before this call."""
+
+    def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
+        """Delete one occurrence durably and return it; the payload is deleted with its last occurrence.
+
+        Raises:
+            UnknownOutputError: the occurrence does not exist.
+        """
+        return self._call(lambda view: view.delete(output_id, namespace), frees=True)
+
+    def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
+        """Delete those of the occurrences that exist durably; returns them, ordered by id.
+
+        Not atomic: after a crash some of them may remain.
+        """
+        self._log.snapshot.names.require(namespace)
+        left = sorted(set(output_ids))
+        removed: list[StoredOutput] = []
+
+        def delete(rows: int) -> int:
+            removed.extend(self._call(lambda view: view.delete_many(namespace, left[:rows]), frees=True))
+            return rows
+
+        for rows in self._in_slices(delete):
+            del left[:rows]
+            if not left:
+                break
+        return removed
+
+    def expire(self, now: float | None = None) -> list[StoredOutput]:
+        """Delete occurrences whose TTL has passed durably, in one transaction; returns them.
+
+        At most as many as a transaction takes: call it until the result is empty.
+
+        Args:
+            now: seconds in store time, instead of the moment of the call and without the grace period of
+                :mod:`suffixsvc.clock`.
+        """
+        cutoff = self.clock.expiry_cutoff() if now is None else ExpiryCutoff.at(check_now(now))
+
+        def delete(rows: int) -> list[StoredOutput]:
+            return self._call(
+                lambda view: view.delete_expired(cutoff, self._opened_lsn, rows, _DELETED_TOKENS), frees=True
+            )
+
+        removed = next(self._in_slices(delete))
+        return sorted(removed, key=lambda stored: stored.output_id)
+
+    # --- the manifest: the ranges of the log in sealed segments. A deletion in one leaves a tombstone --
+
+    @property
+    @abstractmethod
+    def segment_folder(self) -> Path | None:
+        """The folder of segment files, which need not exist. None: a store in memory, without segments."""
+
+    def segments(self, namespace: str) -> list[SegmentRecord]:
+        """The namespace's manifest, ordered by range."""
+        self._log.require_usable()
+        snapshot = self._log.snapshot
+        return list(snapshot.manifests.get(snapshot.names.require(namespace), ()))
+
+    def tombstones(self, namespace: str) -> dict[OutputId, int]:
+        """Deleted occurrences that a segment still holds, and their tokens, ordered by id."""
+        with self._log.read() as view:
+            return view.tombstones(view.names.require(namespace))
+
+    def add_segment(
+        self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]
+    ) -> SegmentRecord:
+        """Add a segment of these outputs (id -> tokens) to the manifest, durably.
+
+        Its range is from the lowest to the highest of them. Outputs deleted since they were read get their
+        tombstone in the same transaction.
+
+        Raises:
+            ManifestError: the log has further outputs in that range, or another segment overlaps it; nothing
+                was changed.
+        """
+        return self._call(
+            lambda view: manifest.add_segment(view, namespace, name, file_bytes, outputs), _EDIT_BYTES
+        )
+
+    def replace_segments(
+        self, namespace: str, names: Sequence[str], name: str, file_bytes: int, left_out: Sequence[OutputId]
+    ) -> SegmentRecord:
+        """Replace adjacent segments by one, durably; the tombstones of ``left_out`` are removed.
+
+        Raises:
+            ManifestError: the segments are not adjacent, or one is not in the manifest; nothing was changed.
+        """
+        return self._call(
+            lambda view: manifest.replace_segments(view, namespace, names, name, file_bytes, left_out),
+            _EDIT_BYTES,
+            frees=True,
+        )
+
+    def drop_segments(self, namespace: str, names: Sequence[str]) -> None:
+        """Remove segments and the tombstones of their ranges from the manifest, durably."""
+        self._call(lambda view: manifest.drop_segments(view, namespace, names), frees=True)
+
+    # --- states, health -----------------------------------------------------------------------------
+
+    def put_state(self, namespace: str, name: str, value: bytes) -> None:
+        """Store a small derived blob (learned tables) with a namespace. Durable when it returns."""
+        check_state_name(name)
+        blob = bytes(value)
+        self._call(lambda view: view.put_state(namespace, name, blob), len(blob))
+
+    def get_state(self, namespace: str, name: str) -> bytes | None:
+        """The blob of the last :meth:`put_state`, or None."""
+        check_state_name(name)
+        with self._log.read() as view:
+            key = state_key(view.names.require(namespace), name)
+            raw = view.tables.get("state", key)
+            return None if raw is None else decode_state(raw, key)
+
+    @abstractmethod
+    def failure(self) -> StoreError | None:
+        """Why appends fail now (out of space, I/O error, closed); None: no failure is known.
+
+        A store recovers without a restart: from a lack of space when there is space again, from an I/O error
+        when the disk answers again. It retries periodically and with every write.
+        """
+
+    def stats(self) -> StoreStats:
+        """Counts and sizes of the store."""
+        self._log.require_usable()
+        counters = self._log.snapshot.counters
+        return StoreStats(
+            outputs=counters.outputs,
+            payloads=counters.payloads,
+            tokens=counters.tokens,
+            bytes_used=self._log.disk_bytes(),
+            bytes_limit=self._limit,
+            last_lsn=counters.last_lsn,
+            expiry_grace_seconds=self.clock.grace_seconds,
+        )
+
+    @abstractmethod
+    def check(self) -> None:
+        """Verify every row and counter; StoreCorruptError names the first broken invariant."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Flush pending writes and release the lock. Idempotent."""

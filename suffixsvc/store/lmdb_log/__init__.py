@@ -1,0 +1,1 @@
+"""The log in LMDB: environment, databases, group commit, the writer thread."""

@@ -1,0 +1,41 @@
+"""Mapping of LMDB's errors to the store's typed errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+import lmdb
+
+from suffixsvc.errors import StoreCorruptError, StoreError
+from suffixsvc.store.files.folder import FULL_ERRNOS, disk_error
+
+#: an I/O error of a write with less than this free on the disk counts as a full disk
+_FULL_DISK_BYTES: Final = 1 << 20
+
+
+def is_out_of_space(error: lmdb.Error, folder: str) -> bool:
+    """Whether the map, the disk, the quota or the process's file size limit is exhausted."""
+    if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or error.code in FULL_ERRNOS:
+        return True
+    if error.code != errno.EIO:
+        return False
+    # LMDB reports a short write, the usual symptom of a full disk, as a plain I/O error
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < _FULL_DISK_BYTES
+
+
+def store_error_of(error: lmdb.Error, doing: str) -> StoreError:
+    """Return the typed error for an LMDB error that was raised while ``doing`` something."""
+    if isinstance(error, lmdb.DiskError) or error.code in FULL_ERRNOS:
+        return disk_error(OSError(error.code, str(error)), "the store", doing)
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
+        return StoreCorruptError(
+            f"LMDB found damage while {doing}", got=str(error), remedy="Restore the folder from a backup."
+        )
+    return StoreError(
+        f"LMDB failed while {doing}",
+        got=str(error),
+        remedy="Nothing of it was stored. The store reopens its file once the disk responds; retry then.",
+    )

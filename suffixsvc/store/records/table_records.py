@@ -1,0 +1,201 @@
+"""Records of all databases but the log and its payloads. The contract is ``docs/format.md``.
+
+Decoders check lengths before they use them, and raise a :class:`StoreCorruptError` that names the record and
+the reason.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Final
+
+from suffixsvc.clock import ClockReading
+from suffixsvc.store.records.framing import (
+    Layout,
+    corrupt,
+    decode_text,
+    encode_text,
+    require_length,
+    require_no_flags,
+    require_same,
+)
+from suffixsvc.store.records.keys import namespace_row_key, state_key
+from suffixsvc.types import OutputId, SegmentRecord
+
+#: schema of a folder: its databases and the meaning of their keys
+SCHEMA_VERSION: Final = 3
+#: folders of this schema and later ones are upgraded to the current schema when they are opened
+OLDEST_SCHEMA: Final = 1
+
+#: flag of a namespace record
+_DELETING: Final = 1
+
+_SCHEMA = Layout(b"SXHD", "IQ")
+_COUNTERS = Layout(b"SXCT", "IQQQQQ")
+_CLOCK = Layout(b"SXCK", "QQ")
+_NODE = Layout(b"SXND", "Q")
+_NAMESPACE = Layout(b"SXNS", "IHH", flags=_DELETING)
+_STATE = Layout(b"SXST", "IHHQ")
+_SEGMENT = Layout(b"SXSG", "IHHQQQQQ")
+_TOMBSTONE = Layout(b"SXTS", "IIQ")
+_PENDING = Layout(b"SXPD", "I")
+_RANGE = struct.Struct("<QQ")
+
+#: first and last LSN, both included
+Range = tuple[OutputId, OutputId]
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRow:
+    """A namespace and its number in keys. ``deleting``: its contents are being deleted, then its row."""
+
+    namespace_id: int
+    path: str
+    tokenizer: str
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals written with every transaction, in the order of the record. ``last_lsn`` never decreases."""
+
+    last_namespace_id: int = 0
+    last_lsn: int = 0
+    outputs: int = 0
+    payloads: int = 0
+    tokens: int = 0  #: of all occurrences
+    txn: int = 0  #: number of the transaction that wrote this
+
+
+def encode_schema(schema: int, created_us: int) -> bytes:
+    """Encode the schema record."""
+    return _SCHEMA.encode(schema, created_us)
+
+
+def decode_schema(raw: bytes) -> tuple[int, int]:
+    """Decode the schema record to (version, creation time in microseconds); StoreCorruptError."""
+    schema, created_us = _SCHEMA.decode_fixed(raw, "schema record")
+    return schema, created_us
+
+
+def encode_counters(counters: Counters) -> bytes:
+    """Encode the counters record."""
+    return _COUNTERS.encode(*astuple(counters))
+
+
+def decode_counters(raw: bytes) -> Counters:
+    """Decode the counters record; StoreCorruptError."""
+    return Counters(*_COUNTERS.decode_fixed(raw, "counters record"))
+
+
+def encode_clock(reading: ClockReading) -> bytes:
+    """Encode the clock record."""
+    return _CLOCK.encode(reading.time_us, reading.wall_us)
+
+
+def decode_clock(raw: bytes) -> ClockReading:
+    """Decode the clock record; StoreCorruptError."""
+    return ClockReading(*_CLOCK.decode_fixed(raw, "clock record"))
+
+
+def encode_node(node_id: int) -> bytes:
+    """Encode the node record."""
+    return _NODE.encode(node_id)
+
+
+def decode_node(raw: bytes) -> int:
+    """Decode the node record; StoreCorruptError."""
+    (node_id,) = _NODE.decode_fixed(raw, "node record")
+    if not node_id:
+        raise corrupt("node record: node id must not be zero")
+    return int(node_id)
+
+
+def encode_namespace(row: NamespaceRow) -> bytes:
+    """Encode a namespace record; its key is its path."""
+    path, tokenizer = encode_text(row.path), encode_text(row.tokenizer)
+    return _NAMESPACE.encode(
+        row.namespace_id, len(path), len(tokenizer), flags=_DELETING * row.deleting, tail=path + tokenizer
+    )
+
+
+def decode_namespace(raw: bytes, path_key: bytes) -> NamespaceRow:
+    """Decode a namespace record; StoreCorruptError."""
+    where = f"namespace record {path_key!r}"
+    flags, namespace_id, path_len, tokenizer_len, tail = _NAMESPACE.decode(raw, where)
+    require_length(where, tail, path_len + tokenizer_len)
+    require_same(where, "path", path_key, tail[:path_len])
+    path = decode_text(tail[:path_len], where, "path")
+    tokenizer = decode_text(tail[path_len:], where, "tokenizer")
+    return NamespaceRow(namespace_id, path, tokenizer, bool(flags & _DELETING))
+
+
+def encode_state(namespace_id: int, name: str, value: bytes) -> bytes:
+    """Encode a state record: a small derived blob of a namespace."""
+    raw_name = encode_text(name)
+    return _STATE.encode(namespace_id, len(raw_name), 0, len(value), tail=raw_name + value)
+
+
+def decode_state(raw: bytes, key: bytes) -> bytes:
+    """Decode the value of a state record; StoreCorruptError."""
+    where = f"state record {key.hex()}"
+    _, namespace_id, name_len, zero, value_len, tail = _STATE.decode(raw, where)
+    require_length(where, tail, name_len + value_len)
+    require_no_flags(where, zero)
+    require_same(where, "namespace or name", key, state_key(namespace_id, "") + tail[:name_len])
+    value: bytes = tail[name_len:]
+    return value
+
+
+def encode_segment(namespace_id: int, r: SegmentRecord) -> bytes:
+    """Encode a segment record; its key is ``namespace_row_key(namespace_id, r.first_lsn)``."""
+    name = encode_text(r.name)
+    return _SEGMENT.encode(
+        namespace_id, len(name), 0, r.first_lsn, r.last_lsn, r.outputs, r.tokens, r.file_bytes, tail=name
+    )
+
+
+def decode_segment(raw: bytes, key: bytes) -> tuple[int, SegmentRecord]:
+    """Decode a segment record to (namespace number, record); StoreCorruptError."""
+    where = f"segment record {key.hex()}"
+    _, namespace_id, name_len, zero, first, last, *sizes, tail = _SEGMENT.decode(raw, where)
+    require_length(where, tail, name_len)
+    require_no_flags(where, zero)
+    require_same(where, "range", key, namespace_row_key(namespace_id, first))
+    name = decode_text(tail, where, "name")
+    if not first <= last or not name or "/" in name or "\0" in name:
+        raise corrupt(
+            f"{where}: range must have first <= last, name must be a file name", got=(first, last, name)
+        )
+    return namespace_id, SegmentRecord(name, first, last, *sizes)
+
+
+def encode_tombstone(namespace_id: int, output_id: OutputId, tokens: int) -> bytes:
+    """Encode a tombstone; its key is ``namespace_row_key(namespace_id, output_id)``."""
+    return _TOMBSTONE.encode(namespace_id, tokens, output_id)
+
+
+def decode_tombstone(raw: bytes, key: bytes) -> tuple[OutputId, int]:
+    """Decode a tombstone to (id, token count) of the deleted output; StoreCorruptError."""
+    where = f"tombstone {key.hex()}"
+    namespace_id, tokens, output_id = _TOMBSTONE.decode_fixed(raw, where)
+    require_same(where, "output", key, namespace_row_key(namespace_id, output_id))
+    return output_id, tokens
+
+
+def encode_pending(ranges: Sequence[Range]) -> bytes:
+    """Encode the ranges of rows that an append of several transactions has written so far."""
+    return _PENDING.encode(len(ranges), tail=b"".join(_RANGE.pack(first, last) for first, last in ranges))
+
+
+def decode_pending(raw: bytes, key: bytes) -> list[Range]:
+    """Decode the ranges of an unfinished append; StoreCorruptError."""
+    where = f"unfinished append {key.hex()}"
+    _, count, tail = _PENDING.decode(raw, where)
+    require_length(where, tail, count * _RANGE.size)
+    ranges = list(_RANGE.iter_unpack(tail))
+    if not all(0 < first <= last for first, last in ranges):
+        raise corrupt(f"{where}: ranges must have first <= last", got=ranges[:3])
+    return ranges
