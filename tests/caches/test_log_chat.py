@@ -9,20 +9,13 @@ from typing import Any
 import pytest
 
 from suffixsvc_caches.logs import ReadReport
+from support.chat_records import ANSWER, PROMPT, SYSTEM, USER, completion
 from support.log_files import read_all, read_one, write_lines
 
-SYSTEM = {"role": "system", "content": "Be terse."}
-USER = {"role": "user", "content": "How warm is it in Ulm?"}
 ARGUMENTS = '{"city":"Ulm",  "unit": "°C"}'
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ARGUMENTS}}
 CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "21"}
-ANSWER = {"role": "assistant", "content": "21 degrees."}
-PROMPT = (
-    "<|im_start|>system\nBe terse.<|im_end|>\n"
-    "<|im_start|>user\nHow warm is it in Ulm?<|im_end|>\n"
-    "<|im_start|>assistant\n"
-)
 WRITTEN = '<tool_call>\n{"name": "weather", "arguments": {"city":"Ulm",  "unit": "°C"}}\n</tool_call>'
 #: output of Qwen2.5's chat template
 LATER = (
@@ -30,19 +23,6 @@ LATER = (
     + WRITTEN
     + "<|im_end|>\n<|im_start|>user\n<tool_response>\n21\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
 )
-
-
-def completion(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    choices = [
-        {"index": n, "message": message, "finish_reason": "stop"} for n, message in enumerate(messages)
-    ]
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1751284800,
-        "model": "m",
-        "choices": choices,
-    } | fields
 
 
 def batch(body: Any, status: int = 200) -> dict[str, Any]:

@@ -9,30 +9,8 @@ from typing import Any
 import pytest
 
 from suffixsvc_caches.logs import LogCall, ReadReport
+from support.chat_records import ANSWER, PROMPT, SYSTEM, USER, completion
 from support.log_files import read_all, read_one, write_lines
-
-SYSTEM = {"role": "system", "content": "Be terse."}
-USER = {"role": "user", "content": "How warm is it in Ulm?"}
-ANSWER = {"role": "assistant", "content": "21 degrees."}
-PROMPT = (
-    "<|im_start|>system\nBe terse.<|im_end|>\n"
-    "<|im_start|>user\nHow warm is it in Ulm?<|im_end|>\n"
-    "<|im_start|>assistant\n"
-)
-
-
-def completion(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    choices = [
-        {"index": n, "message": message, "finish_reason": "stop"} for n, message in enumerate(messages)
-    ]
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1751284800,
-        "model": "m",
-        "choices": choices,
-    } | fields
-
 
 # -------------------------------------------------------------------------------------------------- LiteLLM
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
+from suffixsvc.errors import InvalidInputError
 from support import adversarial_inputs
 from support.segment_levels import levels_of
 from support.segment_oracle import ORDERS, SegmentOracle
@@ -270,3 +271,15 @@ def test_an_empty_segment(folder: Path) -> None:
     source.forget([5])
     merge_segments(folder / "none.seg", [source, segment])
     assert (folder / "none.seg").read_bytes() == segment.path.read_bytes()
+
+
+def test_building_and_merging_refuse_hubs_of_one_entry(folder: Path) -> None:
+    """A merge wrote a file that could not be opened."""
+    segment = sealed(folder, [([1, 2, 3], 0, 1)])
+    for write in (
+        lambda path: build_segment(path, as_texts([([1, 2], 0, 1)]), hub_min=1),
+        lambda path: merge_segments(path, [segment], hub_min=1),
+    ):
+        with pytest.raises(InvalidInputError, match="hub_min must be 0 or in 2"):
+            write(folder / "two.seg")
+    assert [each.name for each in folder.iterdir()] == ["one.seg"]

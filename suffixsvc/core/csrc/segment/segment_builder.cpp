@@ -15,7 +15,7 @@ FileFault invalid(std::string message, std::string expected, std::string got) {
 }
 
 void validate(const SegmentInput& in, std::uint32_t hub_min) {
-    if (hub_min == 1) throw invalid("hub_min must be 0 or in 2 .. 2**32 - 1", "", "1");
+    require_hub_min(hub_min);
     const std::size_t n = in.lengths.size();
     if (in.contexts.size() != n || in.lsns.size() != n)
         throw invalid("lengths, contexts and lsns must have the same size",

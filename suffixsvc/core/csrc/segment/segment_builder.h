@@ -44,6 +44,9 @@ void merge_segments(const FilePath& path, std::span<const Segment* const> source
 
 // The counts of a segment of these texts, but for hubs.
 SegmentHeader header_of(const TextTable& texts, std::uint32_t alphabet);
+// Throws FileFault (invalid) if hub_min is 1: a context of one entry has no followers to count.
+void require_hub_min(std::uint32_t hub_min);
+
 // The last steps of both: hubs from the sorted columns already written, tables, checksums, the final name.
 void finish_segment(SegmentWriter& writer, SegmentHeader header, const std::vector<Token>& ids,
                     const std::vector<std::uint32_t>& buckets, const TextTable& texts, std::uint32_t hub_min,

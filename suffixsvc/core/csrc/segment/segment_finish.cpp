@@ -20,6 +20,11 @@ SegmentHeader header_of(const TextTable& texts, std::uint32_t alphabet) {
     return header;
 }
 
+void require_hub_min(std::uint32_t hub_min) {
+    if (hub_min == 1)
+        throw FileFault(FileFault::Kind::invalid, "hub_min must be 0 or in 2 .. 2**32 - 1", "", "1");
+}
+
 void finish_segment(SegmentWriter& writer, SegmentHeader header, const std::vector<Token>& ids,
                     const std::vector<std::uint32_t>& buckets, const TextTable& texts, std::uint32_t hub_min,
                     SegmentJob& job) {

@@ -283,8 +283,7 @@ std::vector<std::uint32_t> Merger::write_entries(SegmentWriter& writer, const Se
 
 void merge_segments(const FilePath& path, std::span<const Segment* const> sources, std::uint32_t hub_min,
                     SegmentJob& job) {
-    if (hub_min == 1)
-        throw FileFault(FileFault::Kind::invalid, "hub_min must be 0 or in 2 .. 2**32 - 1", "", "1");
+    require_hub_min(hub_min);
     const auto corrupt = [](const std::string& name) {
         return FileFault(FileFault::Kind::corrupt, "segment file " + name + ": cannot be merged",
                          "a segment that check() accepts", "a damaged one");
