@@ -273,13 +273,13 @@ def test_an_empty_segment(folder: Path) -> None:
     assert (folder / "none.seg").read_bytes() == segment.path.read_bytes()
 
 
-def test_building_and_merging_refuse_hubs_of_one_entry(folder: Path) -> None:
+def test_building_and_merging_refuse_hubs_of_one_entry(tmp_path: Path) -> None:
     """A merge wrote a file that could not be opened."""
-    segment = sealed(folder, [([1, 2, 3], 0, 1)])
+    segment = sealed(tmp_path, [([1, 2, 3], 0, 1)])
     for write in (
         lambda path: build_segment(path, as_texts([([1, 2], 0, 1)]), hub_min=1),
         lambda path: merge_segments(path, [segment], hub_min=1),
     ):
         with pytest.raises(InvalidInputError, match="hub_min must be 0 or in 2"):
-            write(folder / "two.seg")
-    assert [each.name for each in folder.iterdir()] == ["one.seg"]
+            write(tmp_path / "two.seg")
+    assert [each.name for each in tmp_path.iterdir()] == ["one.seg"]
