@@ -62,7 +62,7 @@ _LOOKUP = bytes([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE])
 
 
 class StepStatus(enum.IntEnum):
-    """Why a native step was refused; the numbers of StepStatus in csrc/draft/session_stepper.h."""
+    """Why a native step was refused; the numbers of StepStatus in csrc/draft/session/session_stepper.h."""
 
     GAP = 1
     CONFLICT = 2

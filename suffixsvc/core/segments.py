@@ -1,6 +1,6 @@
 """Sealed segments: immutable, memory-mapped files of outputs that sessions draft from in place.
 
-``docs/format.md`` describes the file, ``csrc/segment/segment.h`` the queries and the other methods of
+``docs/format.md`` describes the file, ``csrc/segment/query/segment.h`` the queries and the other methods of
 :class:`Segment`. Drafting queries segments in C++; this module builds, merges and checks them, and forgets
 outputs.
 

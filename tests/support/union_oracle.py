@@ -14,7 +14,7 @@ HotText = tuple[Sequence[int], int]
 
 @dataclass(frozen=True)
 class Slot:
-    """The contexts of one order: a ContextSlot of csrc/draft/contexts.h."""
+    """The contexts of one order: a ContextSlot of csrc/draft/evidence/contexts.h."""
 
     match_len: int
     votes: Counter[int]

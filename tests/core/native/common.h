@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "draft/session.h"
+#include "draft/session/session.h"
 #include "index/index.h"
-#include "segment/segment.h"
-#include "segment/segment_builder.h"
+#include "segment/build/segment_builder.h"
+#include "segment/query/segment.h"
 
 namespace suffixsvc {
 

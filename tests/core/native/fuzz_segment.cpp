@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "base/crc32c.h"
+#include "base/files/crc32c.h"
 #include "common.h"
 
 using namespace suffixsvc;

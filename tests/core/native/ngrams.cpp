@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "base/crc32c.h"
+#include "base/files/crc32c.h"
 #include "common.h"
 #include "ngram/ngram_counter.h"
 #include "ngram/ngram_run.h"

@@ -1,6 +1,6 @@
 // Sealed segments: building, merging and checking random texts; then threads that search one segment while
 // others forget, correct, merge and check; then segments that lose pages while they are read: truncated files
-// (a fault, see base/map_guard.h), and holes that read as zeros without a fault.
+// (a fault, see base/files/map_guard.h), and holes that read as zeros without a fault.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -4,9 +4,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/parallel_for.h"
+#include "base/sync/parallel_for.h"
 #include "common.h"
-#include "draft/session_stepper.h"
+#include "draft/session/session_stepper.h"
 #include "wire/framed_connection.h"
 #include "wire/step_dispatcher.h"
 

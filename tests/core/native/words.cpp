@@ -2,7 +2,7 @@
 // memo so small that it is emptied all the time.
 #include <cctype>
 
-#include "base/word_memo.h"
+#include "base/cache/word_memo.h"
 #include "common.h"
 
 namespace suffixsvc {

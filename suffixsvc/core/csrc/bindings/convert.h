@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file_fault.h"
-#include "draft/session.h"
+#include "base/files/file_fault.h"
+#include "draft/session/session.h"
 
 namespace nanobind::detail {
 

@@ -2,10 +2,10 @@
 // that does work. Contains no logic.
 #include <mutex>
 
-#include "base/map_guard.h"
+#include "base/files/map_guard.h"
 #include "bindings/convert.h"
 #include "index/index.h"
-#include "segment/segment.h"
+#include "segment/query/segment.h"
 
 using namespace suffixsvc;
 

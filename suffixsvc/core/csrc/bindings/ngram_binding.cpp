@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "base/word_memo.h"
+#include "base/cache/word_memo.h"
 #include "bindings/convert.h"
 #include "ngram/ngram_counter.h"
 #include "ngram/ngram_run.h"

@@ -6,10 +6,10 @@
 #include <chrono>
 #include <functional>
 
-#include "base/crc32c.h"
+#include "base/files/crc32c.h"
 #include "bindings/convert.h"
-#include "segment/segment.h"
-#include "segment/segment_builder.h"
+#include "segment/build/segment_builder.h"
+#include "segment/query/segment.h"
 
 using namespace suffixsvc;
 

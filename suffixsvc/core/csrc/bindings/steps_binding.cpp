@@ -2,7 +2,7 @@
 // bytes out. The GIL is released once per call, however many sessions it steps; on the direct socket once for
 // as many messages as the dispatcher can answer. Contains no logic.
 #include "bindings/convert.h"
-#include "draft/session_stepper.h"
+#include "draft/session/session_stepper.h"
 #include "wire/framed_connection.h"
 #include "wire/step_dispatcher.h"
 

@@ -8,12 +8,12 @@
 // Edges keep the order in which they were inserted (an erase moves the last one into the hole), so the first
 // few are roughly the most frequent: in nodes with many edges, drafting scans only these.
 //
-// A block grows by a third to a half, by moving. Blocks of up to 1 KB lie in a slab (base/slab.h), larger
-// ones in separate allocations that are freed as soon as the block moves.
+// A block grows by a third to a half, by moving. Blocks of up to 1 KB lie in a slab (base/memory/slab.h),
+// larger ones in separate allocations that are freed as soon as the block moves.
 //
-// Threads: one writer and concurrent readers (base/epoch_guard.h). A reader that iterates over a list while
-// an edge is erased may still meet that edge, and may meet the last one, which moves into the hole, twice; or
-// not at all, if an edge is added at the same moment. A lookup never misses an edge. Protocol:
+// Threads: one writer and concurrent readers (base/memory/epoch_guard.h). A reader that iterates over a list
+// while an edge is erased may still meet that edge, and may meet the last one, which moves into the hole,
+// twice; or not at all, if an edge is added at the same moment. A lookup never misses an edge. Protocol:
 //
 //   list        one word: number of edges, and location. Edges are written before they are counted.
 //   edge        one word. An inline edge has its token in a second word: the pair is consistent if the list
@@ -28,8 +28,8 @@
 #include <cstdint>
 #include <iterator>
 
-#include "base/epoch_guard.h"
-#include "base/slab.h"
+#include "base/memory/epoch_guard.h"
+#include "base/memory/slab.h"
 
 namespace suffixsvc {
 

@@ -38,13 +38,13 @@
 // propagate_counts() propagates everything that is pending; after it counts are exact. Contexts longer than
 // `max_context` are not counted.
 //
-// Memory: index/nodes.h has the nodes, index/edges.h their edges, base/slab.h the allocator. The id of a node
-// does not change while the node lives.
+// Memory: index/nodes.h has the nodes, index/edges.h their edges, base/memory/slab.h the allocator. The id of
+// a node does not change while the node lives.
 //
 // Threads: writers are serialised by Index::mutex, which callers lock. Readers take no lock; they hold an
-// EpochGuard (base/epoch_guard.h) while they read, so that nothing they can reach is reused. They may see the
-// tree in the middle of a split, a merge or a removal. What they find then was true before or is true after
-// the operation:
+// EpochGuard (base/memory/epoch_guard.h) while they read, so that nothing they can reach is reused. They may
+// see the tree in the middle of a split, a merge or a removal. What they find then was true before or is true
+// after the operation:
 //
 //   append     a new node has no link until its edges are in place: until then no reader follows them
 //   split      the target is linked to the new node before any edge leads to the new one; a cursor that
@@ -69,8 +69,8 @@
 #include <string>
 #include <vector>
 
-#include "base/instrumented_mutex.h"
-#include "base/recently_used.h"
+#include "base/cache/recently_used.h"
+#include "base/sync/instrumented_mutex.h"
 #include "index/nodes.h"
 #include "index/segment_list.h"
 

@@ -10,10 +10,10 @@
 // a node id, or, with the second bit set, a reference to the node's separate body. So a node is promoted, and
 // demoted again, by storing one word, and its state is complete for readers before and after.
 //
-// Threads: one writer and concurrent readers (base/epoch_guard.h). Each value of a view was true at some
-// moment while the view was made, independently of the other values. A node is visible to readers as soon as
-// it has a link. A retired node keeps its link, its edges and its body until no reader can reach it. Lengths
-// never change, and a link always leads to a shorter string: every walk along links terminates.
+// Threads: one writer and concurrent readers (base/memory/epoch_guard.h). Each value of a view was true at
+// some moment while the view was made, independently of the other values. A node is visible to readers as
+// soon as it has a link. A retired node keeps its link, its edges and its body until no reader can reach it.
+// Lengths never change, and a link always leads to a shorter string: every walk along links terminates.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/instrumented_mutex.h"
+#include "base/sync/instrumented_mutex.h"
 
 namespace suffixsvc {
 

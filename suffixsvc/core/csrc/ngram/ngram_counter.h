@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "base/file_fault.h"
+#include "base/files/file_fault.h"
 #include "ngram/ngram_key.h"
 
 namespace suffixsvc {

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "base/crc32c.h"
+#include "base/files/crc32c.h"
 
 namespace suffixsvc {
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/job.h"
+#include "base/sync/job.h"
 #include "ngram/ngram_key.h"
 
 namespace suffixsvc {

@@ -23,8 +23,8 @@
 #include <variant>
 #include <vector>
 
-#include "base/instrumented_mutex.h"
-#include "draft/session_stepper.h"
+#include "base/sync/instrumented_mutex.h"
+#include "draft/session/session_stepper.h"
 #include "wire/wire_codec.h"
 
 namespace suffixsvc {

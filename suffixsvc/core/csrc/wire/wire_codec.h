@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "draft/session.h"
+#include "draft/session/session.h"
 
 namespace suffixsvc {
 

@@ -1,0 +1,152 @@
+#include "draft/session/session_stepper.h"
+
+#include <algorithm>
+
+#include "base/sync/parallel_for.h"
+
+namespace suffixsvc {
+
+namespace {
+
+// Fewer steps than this finish before a sleeping thread wakes up.
+constexpr std::size_t kMinParallelSteps = 3;
+
+std::shared_ptr<const CostCurve> plain_step() {
+    static const auto curve = std::make_shared<const CostCurve>(CostCurve{1.0});
+    return curve;
+}
+
+}  // namespace
+
+SessionStepper::SessionStepper(Session& session, std::shared_ptr<StepCounters> counters,
+                               std::size_t max_tokens)
+    : session_(session), counters_(std::move(counters)), max_tokens_(max_tokens), last_cost_(plain_step()) {}
+
+StepOutcome SessionStepper::step(const StepArguments& arguments) noexcept {
+    try {
+        return step_locked(arguments);
+    } catch (const std::exception& error) {
+        StepOutcome failed;
+        failed.status = StepStatus::failed;
+        try {
+            failed.reason = error.what();
+        } catch (...) {  // out of memory for the message, too
+        }
+        return failed;
+    }
+}
+
+StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
+    const std::scoped_lock lock(mutex_);
+    StepOutcome out;
+    const auto refuse = [&](StepStatus why) {
+        out.status = why;
+        return out;
+    };
+    if (closed_) return refuse(StepStatus::closed);
+    if (!arguments.after.empty() && !session_.ends_with(arguments.after))
+        return refuse(StepStatus::context_mismatch);
+    for (const Token token : arguments.tokens)
+        if (token < 0) return refuse(StepStatus::invalid_tokens);
+    const std::size_t have = session_.length();
+    out.length = have;
+    std::span<const Token> fresh = arguments.tokens;
+    if (arguments.at >= 0) {
+        const auto at = static_cast<std::size_t>(arguments.at);
+        if (at > have) return refuse(StepStatus::gap);
+        if (at < have) {
+            const std::int64_t differs = session_.first_difference(at, fresh);
+            if (differs >= 0) {
+                out.position = static_cast<std::size_t>(differs);
+                out.have = session_.text(out.position, out.position + 1).at(0);
+                out.got = fresh[out.position - at];
+                return refuse(StepStatus::conflict);
+            }
+            fresh = fresh.subspan(std::min(fresh.size(), have - at));
+        }
+    }
+    out.length = have + fresh.size();
+    if (fresh.size() > max_tokens_ || have > max_tokens_ - fresh.size()) return refuse(StepStatus::full);
+
+    if (!fresh.empty()) {
+        const std::size_t accepted = record_cost(arguments, fresh);
+        session_.append(fresh, true);
+        counters_->accepted.fetch_add(accepted, std::memory_order_relaxed);
+    }
+    if (arguments.max_tokens == 0) return out;
+    clear_last_draft();
+    last_ = session_.draft(arguments.max_tokens, *arguments.cost, arguments.tree ? Shape::tree : Shape::chain,
+                           arguments.bounds);
+    last_cost_ = arguments.cost;
+    counters_->steps.fetch_add(1, std::memory_order_relaxed);
+    counters_->drafts.fetch_add(!last_.empty(), std::memory_order_relaxed);
+    counters_->drafted.fetch_add(last_.size(), std::memory_order_relaxed);
+    out.draft = last_;
+    return out;
+}
+
+void SessionStepper::set_closed(bool closed) {
+    const std::scoped_lock lock(mutex_);
+    closed_ = closed;
+}
+
+void SessionStepper::forget_draft() {
+    const std::scoped_lock lock(mutex_);
+    clear_last_draft();
+}
+
+// Number of further tokens that agree with the last draft; if one does not, the last draft is cleared.
+std::size_t SessionStepper::match_last_draft(std::span<const Token> truth) {
+    std::size_t n = 0;
+    for (auto i = static_cast<std::size_t>(agreed_at_ + 1); i < last_.size() && n < truth.size(); ++i)
+        if (last_[i].parent == agreed_at_ && last_[i].token == truth[n]) {
+            agreed_at_ = static_cast<std::int32_t>(i);
+            ++n;
+        }
+    agreed_ += n;
+    if (n < truth.size()) clear_last_draft();
+    return n;
+}
+
+// Records the step that wrote these tokens, or a further part of it; returns how many of them were drafted.
+std::size_t SessionStepper::record_cost(const StepArguments& arguments, std::span<const Token> fresh) {
+    const auto cost = last_cost_;  // clear_last_draft() replaces last_cost_
+    const std::size_t agreed = agreed_;
+    std::size_t width = last_.size() + 1;
+    std::size_t drafted = 0;  // drafted tokens among `fresh`
+    if (arguments.width > 0) {
+        width = static_cast<std::size_t>(arguments.width);
+        const auto accepted = static_cast<std::size_t>(arguments.accepted);
+        drafted = std::min(accepted - std::min(accepted, agreed), fresh.size());
+        clear_last_draft();
+    } else {
+        drafted = match_last_draft(fresh);
+    }
+    // The next token is the target's own. The reported counts may be arbitrary: a step writes at most as many
+    // tokens as its cost curve has entries.
+    const std::size_t written = std::min({fresh.size(), drafted + 1, cost->size()});
+    if (agreed > 0)
+        session_.record_more_tokens(written);
+    else
+        session_.record_step((*cost)[std::min(width, cost->size()) - 1], written);
+    return drafted;
+}
+
+// The next step is one without a draft: a caller that does not request a draft in every step does not report
+// the cost of the others.
+void SessionStepper::clear_last_draft() {
+    last_.clear();
+    agreed_ = 0;
+    agreed_at_ = -1;
+    last_cost_ = plain_step();
+}
+
+void step_all(std::vector<PlannedStep>& steps) {
+    const auto one = [&](std::size_t i) { steps[i].outcome = steps[i].stepper->step(steps[i].arguments); };
+    if (steps.size() < kMinParallelSteps)
+        for (std::size_t i = 0; i < steps.size(); ++i) one(i);
+    else
+        parallel_for(steps.size(), one);
+}
+
+}  // namespace suffixsvc

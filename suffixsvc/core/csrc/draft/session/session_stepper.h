@@ -1,0 +1,115 @@
+// A decode step of a session in one call, and the steps of many sessions in parallel.
+//
+//   step:  place the tokens ──> record the cost of the last step ──> append, learn ──> draft
+//            │ gap, conflict, full, closed, ...: refused without a change
+//
+// The tokens of a target step may be reported in parts: as long as they are a prefix of a drafted path, the
+// next tokens are attributed to the same step.
+//
+// Threads: a mutex serialises the steps of a session. step_all uses the helper threads of parallel_for.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "draft/session/session.h"
+
+namespace suffixsvc {
+
+// Counters of the steps of one namespace, since the process began.
+struct StepCounters {
+    std::atomic<std::uint64_t> steps{0};     // that requested a draft
+    std::atomic<std::uint64_t> drafts{0};    // drafts of at least one token
+    std::atomic<std::uint64_t> drafted{0};   // drafted tokens
+    std::atomic<std::uint64_t> accepted{0};  // accepted tokens
+};
+
+struct StepArguments {
+    std::span<const Token> tokens;
+    std::int64_t at = -1;                   // position of tokens[0]; -1: the end of the text
+    std::size_t max_tokens = 0;             // 0: append only
+    std::shared_ptr<const CostCurve> cost;  // not null, at least one entry
+    bool tree = false;
+    DraftBounds bounds;
+    // The suffix that the text must have before `tokens` are appended; empty: no condition.
+    std::span<const Token> after;
+    // Width of the step that the target executed, and the drafted tokens it accepted; width 0: this stepper's
+    // last draft as a whole.
+    std::int32_t width = 0;
+    std::int32_t accepted = 0;
+};
+
+enum class StepStatus : int {
+    done,
+    gap,
+    conflict,
+    full,
+    closed,
+    failed,
+    invalid_tokens,
+    context_mismatch,
+    // set by StepDispatcher only
+    unknown_session,
+    duplicate_session,
+    stale_sequence,
+};
+
+struct StepOutcome {
+    StepStatus status = StepStatus::done;
+    std::vector<DraftToken> draft;
+    // length of the session's text; for gap and full: the length that explains the refusal
+    std::size_t length = 0;
+    std::size_t position = 0;    // conflict: position of the first token that differs
+    Token have = 0, got = 0;     // conflict: the two tokens
+    std::string reason;          // failed: message of the exception
+    std::uint64_t last_seq = 0;  // stale_sequence: sequence number of the last answered request
+};
+
+class SessionStepper {
+  public:
+    // The session must outlive the stepper. `max_tokens`: maximum length of the session's text.
+    SessionStepper(Session& session, std::shared_ptr<StepCounters> counters, std::size_t max_tokens);
+    SessionStepper(const SessionStepper&) = delete;
+    SessionStepper& operator=(const SessionStepper&) = delete;
+
+    // Never throws: an exception of the session becomes StepStatus::failed.
+    StepOutcome step(const StepArguments& arguments) noexcept;
+    // Waits for a running step. Steps of a closed session are refused.
+    void set_closed(bool closed);
+    // The last draft was not delivered: later tokens are not compared with it.
+    void forget_draft();
+
+  private:
+    StepOutcome step_locked(const StepArguments& arguments);
+    std::size_t match_last_draft(std::span<const Token> truth);
+    void clear_last_draft();
+    std::size_t record_cost(const StepArguments& arguments, std::span<const Token> fresh);
+
+    std::mutex mutex_;
+    Session& session_;
+    std::shared_ptr<StepCounters> counters_;
+    std::size_t max_tokens_;
+    bool closed_ = false;
+    // The last draft, while the tokens written since are a prefix of it: `agreed_` tokens, up to
+    // node `agreed_at_`.
+    std::vector<DraftToken> last_;
+    std::size_t agreed_ = 0;
+    std::int32_t agreed_at_ = -1;
+    std::shared_ptr<const CostCurve> last_cost_;
+};
+
+struct PlannedStep {
+    SessionStepper* stepper;
+    StepArguments arguments;
+    StepOutcome outcome;
+};
+
+// Executes all steps, in parallel on all cores; each stepper may occur once.
+void step_all(std::vector<PlannedStep>& steps);
+
+}  // namespace suffixsvc
