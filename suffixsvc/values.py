@@ -58,8 +58,9 @@ def as_token_array(value: TokenIds, name: str = "token_ids", *, checked: bool = 
         return np.empty(0, np.int32)
     if array.dtype.kind not in "iu":
         raise _bad_tokens(name, "an integer dtype", str(array.dtype))
-    low = int(array.min())
-    high = MAX_TOKEN_ID if array.dtype == np.int32 else int(array.max())
+    # reductions of numpy take a microsecond each, for which every step waits
+    numbers = array.tolist() if array.size <= _SHORT_LIST else (array.min(), array.max())
+    low, high = int(min(numbers)), int(max(numbers))
     if low < 0 or high > MAX_TOKEN_ID:
         raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", low if low < 0 else high)
     return np.ascontiguousarray(array, dtype=np.int32)
