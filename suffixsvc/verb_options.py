@@ -18,19 +18,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import typer
 
-from suffixsvc.errors import InvalidInputError
-
-#: help of the option --tokenizer of verbs that read logs
-LOG_TOKENIZER: Final = (
-    "Tokenizer for logs of texts: the model's GGUF or name, or a tokenizer.json (plain or .gz)."
-)
 _KEY: Final = "typer"
 _REQUIRED: Final = inspect.Parameter.empty
 _KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
@@ -84,21 +77,6 @@ def _field(form: _Form) -> Any:
         return dataclasses.field(metadata=metadata)
     # a parser may load modules that --help does not need
     return dataclasses.field(default_factory=lambda: form.value(None), metadata=metadata)
-
-
-def parse_count(text: str, name: str, least: int = 1) -> int:
-    """Parse "10M", "1.5k" or "20000", the value of the option ``name``; a unit is a power of 1000.
-
-    Raises:
-        InvalidInputError: the text is not a number, or it is too small.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([km]?)\s*", text, re.IGNORECASE)
-    number = int(float(match[1]) * {"": 1, "k": 1_000, "m": 1_000_000}[match[2].lower()]) if match else 0
-    if number < least:
-        raise InvalidInputError(
-            f"{name} must be a number, at least {least}", expected="e.g. 500K or 10M", got=text[:80]
-        )
-    return number
 
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:

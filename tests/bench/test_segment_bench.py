@@ -11,7 +11,7 @@ import pytest
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.index.parts.segment import SMALLEST, measure_segment
-from suffixsvc_bench.verb_options import parse_count
+from suffixsvc_caches.sizes import parse_count
 
 
 def test_sizes() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
-from suffixsvc_bench.verb_options import argument, option, with_options
+from suffixsvc.verb_options import argument, option, with_options
 
 
 @dataclass(frozen=True, slots=True)

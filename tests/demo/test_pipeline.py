@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.runtime.stop_signals import stop_on_signals
 from suffixsvc_bench.demo import agents, database, show
 from suffixsvc_bench.demo.database import MAX_ROWS, QueryResult, execute
 from suffixsvc_bench.demo.pipeline import Call, answer_question
@@ -26,7 +27,6 @@ from suffixsvc_bench.demo.questions import (
     THIRD_PASS,
     Question,
 )
-from suffixsvc_bench.report.stopping import stop_on_signals
 
 QUESTION = Question("p1-q1", "Which 5 customers placed the most orders?")
 GOOD_SQL = (

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.verb_options import option, parse_count
-from suffixsvc_caches.sizes import parse_size
+from suffixsvc.verb_options import option
+from suffixsvc_caches.sizes import parse_count, parse_size
 
 SECTIONS: Final = ("tokens", "text", "memory", "export", "pruning", "llama", "cluster")
 #: shares of an unpruned cache's bytes

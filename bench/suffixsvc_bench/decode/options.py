@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.verb_options import option
+from suffixsvc.verb_options import option
 
 if TYPE_CHECKING:
     from suffixsvc_bench.speculation.model_fixture import FixtureOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from suffixsvc_bench.verb_options import option
+from suffixsvc.verb_options import option
 
 
 @dataclass(frozen=True, slots=True)

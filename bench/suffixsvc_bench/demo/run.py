@@ -16,6 +16,7 @@ from typing import Final
 from rich.console import Console
 from rich.markup import escape
 
+from suffixsvc.runtime.stop_signals import stop_on_signals
 from suffixsvc_bench.demo import agents, database, report, show
 from suffixsvc_bench.demo.agent_runner import Answer, Record, recorder
 from suffixsvc_bench.demo.fixture import DemoFixture
@@ -24,7 +25,6 @@ from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, FIRST_PASS, SECOND_PASS, Question
 from suffixsvc_bench.demo.setup import ModelSelection, choose_models
 from suffixsvc_bench.report.output import require_file_path
-from suffixsvc_bench.report.stopping import stop_on_signals
 from suffixsvc_bench.speculation.paired import Interval, Outcome, Pair, median_ratio
 from suffixsvc_driver.decode.exactness import Exactness, check_exactness
 from suffixsvc_driver.settings.driver_config import DriverConfig, Policy

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.verb_options import option
 from suffixsvc_bench.index.kinds import KINDS
+from suffixsvc_bench.replay.options import LOG_TOKENIZER
 from suffixsvc_bench.report.output import require_file_path, require_folder
-from suffixsvc_bench.verb_options import LOG_TOKENIZER, option, parse_count
+from suffixsvc_caches.sizes import parse_count
 
 
 def _sizes(text: str) -> tuple[int, ...]:

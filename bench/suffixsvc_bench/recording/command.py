@@ -8,10 +8,10 @@ import time
 from dataclasses import asdict
 from typing import Any, Final
 
+from suffixsvc.runtime.stop_signals import stop_on_signals
 from suffixsvc_bench.recording.run import Recording, RecordingOptions, open_recording
 from suffixsvc_bench.report.output import report_progress
 from suffixsvc_bench.report.provenance import provenance
-from suffixsvc_bench.report.stopping import stop_on_signals
 from suffixsvc_bench.workloads import Task
 
 #: interval of progress lines without a terminal

@@ -6,9 +6,14 @@ import enum
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from suffixsvc_bench.verb_options import LOG_TOKENIZER, argument, option
+from suffixsvc.verb_options import argument, option
+
+#: help of the option --tokenizer of verbs that read logs
+LOG_TOKENIZER: Final = (
+    "Tokenizer for logs of texts: the model's GGUF or name, or a tokenizer.json (plain or .gz)."
+)
 
 
 class Start(enum.StrEnum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_bench.verb_options import option
+from suffixsvc.verb_options import option
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from suffixsvc_bench.verb_options import LOG_TOKENIZER, argument, option
+from suffixsvc.verb_options import argument, option
+from suffixsvc_bench.replay.options import LOG_TOKENIZER
 
 
 @dataclass(frozen=True, slots=True)

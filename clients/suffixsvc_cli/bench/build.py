@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from suffixsvc.verb_options import with_options
 from suffixsvc_bench.build.options import BuildBenchOptions
-from suffixsvc_bench.verb_options import with_options
 from suffixsvc_cli.base.options import AsJson
 
 _DEMO_LOG: Final = Path("tests/data/recorded_demo.jsonl.gz")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from suffixsvc.verb_options import with_options
 from suffixsvc_bench.decode.options import DecodeOptions
-from suffixsvc_bench.verb_options import with_options
 
 if TYPE_CHECKING:
     from suffixsvc_bench.decode.pricing.measured import Measured
@@ -30,13 +30,13 @@ def bench_decode(options: DecodeOptions) -> None:
     """
     from rich.console import Console
 
+    from suffixsvc.runtime.stop_signals import stop_on_signals
     from suffixsvc_bench.decode.command import run_decode
     from suffixsvc_bench.decode.tables import decode_parts
     from suffixsvc_bench.decode.variants.best import best_of, write_best
     from suffixsvc_bench.decode.variants.llama_server import MODES
     from suffixsvc_bench.decode.workload.jobs import WORKLOADS
     from suffixsvc_bench.report.output import report_progress, require_file_path, write_atomically
-    from suffixsvc_bench.report.stopping import stop_on_signals
     from suffixsvc_bench.report.tables import Grid, print_grid
 
     for name in ("report", "prepared", "best"):

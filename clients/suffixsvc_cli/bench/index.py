@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from suffixsvc.verb_options import with_options
 from suffixsvc_bench.index.options import IndexBenchOptions
-from suffixsvc_bench.verb_options import with_options
 from suffixsvc_cli.base.options import AsJson
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from suffixsvc.verb_options import with_options
 from suffixsvc_bench.replay.options import ReplayRequest
-from suffixsvc_bench.verb_options import with_options
 
 
 @with_options

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from suffixsvc.verb_options import with_options
 from suffixsvc_bench.rpc.options import RpcOptions
-from suffixsvc_bench.verb_options import with_options
 from suffixsvc_cli.base.options import AsJson
 
 
@@ -15,8 +15,8 @@ def rpc(options: RpcOptions, as_json: AsJson = False) -> None:
     "beyond" is the time of a step beyond the echo, "engine" the time of a step without a service, both per
     session in the message.
     """
+    from suffixsvc.runtime.stop_signals import stop_on_signals
     from suffixsvc_bench.report.output import print_results, report_progress
-    from suffixsvc_bench.report.stopping import stop_on_signals
     from suffixsvc_bench.rpc.report import rpc_parts
     from suffixsvc_bench.rpc.run import run_rpc_bench
 

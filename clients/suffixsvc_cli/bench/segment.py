@@ -28,7 +28,7 @@ def bench_segment(
     """
     from suffixsvc_bench.index.parts.segment import SMALLEST, run_segment_bench, segment_grids
     from suffixsvc_bench.report.output import print_results, report_progress
-    from suffixsvc_bench.verb_options import parse_count
+    from suffixsvc_caches.sizes import parse_count
 
     chosen = [parse_count(size, "--sizes", SMALLEST) for size in sizes.split(",")]
     with report_progress() as report:

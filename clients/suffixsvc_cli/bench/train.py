@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from suffixsvc.verb_options import with_options
 from suffixsvc_bench.training.options import TrainOptions
-from suffixsvc_bench.verb_options import with_options
 
 
 @with_options

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from suffixsvc_bench.verb_options import with_options
+from suffixsvc.verb_options import with_options
 from suffixsvc_cli.base.options import AsJson
 from suffixsvc_cli.cache.look import CodecOptions, shown_by
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from suffixsvc_bench.verb_options import option, with_options
+from suffixsvc.verb_options import option, with_options
 from suffixsvc_cli.base.options import AsJson
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_bench.verb_options import argument, option, with_options
+from suffixsvc.verb_options import argument, option, with_options
 from suffixsvc_caches.sizes import parse_size
 
 if TYPE_CHECKING:

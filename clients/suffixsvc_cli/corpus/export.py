@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from suffixsvc_bench.verb_options import with_options
+from suffixsvc.verb_options import with_options
 from suffixsvc_cli.base.options import AsJson, Data, Server, require_one_store
 from suffixsvc_cli.corpus.build import PruningOptions
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-from suffixsvc_bench.verb_options import LOG_TOKENIZER, argument, option, with_options
+from suffixsvc.verb_options import argument, option, with_options
+from suffixsvc_bench.replay.options import LOG_TOKENIZER
 from suffixsvc_cli.base.bars import progress_bars
 from suffixsvc_cli.base.options import AsJson
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suffixsvc_bench.verb_options import with_options
+from suffixsvc.verb_options import with_options
 from suffixsvc_cli.generate.options import Options
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.errors import InvalidConfigError, ListenError
-from suffixsvc_bench.verb_options import argument, option
+from suffixsvc.verb_options import argument, option
 
 if TYPE_CHECKING:
     from suffixsvc_driver.profile.settings_file import Settings

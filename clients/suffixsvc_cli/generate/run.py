@@ -14,7 +14,7 @@ from typing import Final
 from rich.console import Console
 
 from suffixsvc.errors import InvalidConfigError, ModelError
-from suffixsvc_bench.report.stopping import StopSignals, stop_on_signals
+from suffixsvc.runtime.stop_signals import StopSignals, stop_on_signals
 from suffixsvc_cli.base.logs import log_to_stderr
 from suffixsvc_cli.generate.explain import INTRODUCTION, Explainer
 from suffixsvc_cli.generate.options import Options, checked_text

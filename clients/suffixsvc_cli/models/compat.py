@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_bench.verb_options import argument, option, with_options
+from suffixsvc.verb_options import argument, option, with_options
 from suffixsvc_cli.base.options import AsJson
 
 if TYPE_CHECKING:

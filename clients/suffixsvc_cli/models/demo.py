@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from suffixsvc.verb_options import with_options
 from suffixsvc_bench.demo.options import DemoOptions
-from suffixsvc_bench.verb_options import with_options
 
 
 @with_options

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import typer
 
-from suffixsvc_bench.verb_options import argument, option, with_options
+from suffixsvc.verb_options import argument, option, with_options
 from suffixsvc_cli.base.options import AsJson
 
 _CALLS_A_ROUND: Final = 60
@@ -78,7 +78,7 @@ def _measure_queries(
     A process that does not start is reported and skipped, as the curve was measured already.
     """
     from suffixsvc.errors import ServiceError
-    from suffixsvc_bench.report.stopping import stop_on_signals
+    from suffixsvc.runtime.stop_signals import stop_on_signals
     from suffixsvc_bench.rpc.query_cost import measure_cache_queries, measure_worker_queries
     from suffixsvc_cli.base.bars import progress_bar
     from suffixsvc_driver.profile.pair_cost import measured_seconds_per_token

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from suffixsvc_bench.verb_options import option, with_options
+from suffixsvc.verb_options import option, with_options
 from suffixsvc_cli.base.options import INSECURE_NETWORK
 
 #: tokens of another layer's draft that are checked in one pass

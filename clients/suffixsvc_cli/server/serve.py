@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_bench.verb_options import option, with_options
+from suffixsvc.verb_options import option, with_options
 from suffixsvc_cli.base.options import INSECURE_NETWORK
 
 if TYPE_CHECKING:
