@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from suffixsvc.errors import InvalidCostError, VocabularyMismatchError
 from suffixsvc.fingerprint import tokenizer_fingerprint
-from suffixsvc.types import Draft, DraftSource
+from suffixsvc.types import Draft, DraftSource, Verified
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.drafts.chain import common_prefix, valid_draft
-from suffixsvc_driver.drafts.events import Feedback, QueryLayer
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.policy.expected_gain import (
@@ -349,6 +349,6 @@ def test_prompt_lookup_takes_any_kind_of_cost(cost: Any) -> None:
     layer = PromptLookupLayer()
     layer.begin([1, 2, 3, 4, 5] * 4, cost)
     for _ in range(3):
-        draft = layer.draft([1, 2, 3, 4, 5], QueryLayer("x", 4, Feedback(5, 4, DraftSource.PROMPT_LOOKUP)))
+        draft = layer.draft([1, 2, 3, 4, 5], QueryLayer("x", 4, Verified(5, 4, DraftSource.PROMPT_LOOKUP)))
         assert draft.token_ids.tolist()[:2] in ([1, 2], [])
     assert len(draft) or np.ndim(cost) == 0

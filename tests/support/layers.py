@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from suffixsvc.types import Draft, DraftSource, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback, QueryLayer
+from suffixsvc.types import Draft, DraftSource, Verified, VerifyCost
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
 
 #: text so far, budget -> draft
@@ -21,7 +21,7 @@ class ScriptedLayer:
         self.spec = LayerSpec(name, kind)
         self.drafter = drafter
         self.text: list[int] = []
-        self.asked: list[tuple[int, Feedback | None]] = []
+        self.asked: list[tuple[int, Verified | None]] = []
         self.ended = False
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
@@ -32,7 +32,7 @@ class ScriptedLayer:
         self.asked.append((query.budget, query.verified))
         return self.drafter(self.text, query.budget)
 
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Verified | None) -> None:
         self.text.extend(new_token_ids)
         self.ended = True
 

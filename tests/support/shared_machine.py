@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
+from suffixsvc.types import Draft, DraftSource, TokenIds, Verified, VerifyCost
 from suffixsvc_driver.cost.live_curve import LiveCurve
 from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.decode.parallel import generate_many
 from suffixsvc_driver.drafts.chain import common_prefix
-from suffixsvc_driver.drafts.events import Feedback, QueryLayer, StepResult
+from suffixsvc_driver.drafts.events import QueryLayer, StepResult
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
@@ -100,7 +100,7 @@ class SureLayer:
         tokens = [token if ok else token + 1 for token, ok in zip(ahead, right, strict=True)]
         return Draft.chain(tokens, [self._sure] * len(tokens), DraftSource.NAMESPACE)
 
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Verified | None) -> None:
         pass
 
 

@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from suffixsvc.engine import SuffixCache
-from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
+from suffixsvc.types import Draft, DraftSource, TokenIds, Verified, VerifyCost
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
 from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.decode.loop import generate, stream
 from suffixsvc_driver.drafts.chain import common_prefix
-from suffixsvc_driver.drafts.events import Feedback, QueryLayer, StepResult
+from suffixsvc_driver.drafts.events import QueryLayer, StepResult
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.policy.calibration import Calibrator
@@ -188,7 +188,7 @@ class MadeUpLayer:
         self._machine.offered, self._machine.sure = tokens, sure
         return Draft.chain(tokens, [sure] * length, DraftSource.NAMESPACE)
 
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Verified | None) -> None:
         pass
 
 

@@ -298,7 +298,7 @@ class Generation:
     def finish(self) -> Result:
         """End the layers after the decision to finish, and return the result."""
         decoded = self._clock()
-        self._layers.end(self._written, self.driver.feedback)
+        self._layers.end(self._written, self.driver.verified)
         for name, forbidden in self._layers.forbidden.items():
             self.driver.stats.layer(name).forbidden = forbidden
         ended = self._clock()

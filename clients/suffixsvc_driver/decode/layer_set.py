@@ -10,8 +10,8 @@ from typing import Any
 
 import structlog
 
-from suffixsvc.types import Draft, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback, LayerAnswer, LayerFailed, QueryLayer
+from suffixsvc.types import Draft, Verified, VerifyCost
+from suffixsvc_driver.drafts.events import LayerAnswer, LayerFailed, QueryLayer
 from suffixsvc_driver.layers import CostAwareLayer, Layer
 from suffixsvc_driver.sampling.grammar_filter import Permit, cut_forbidden
 
@@ -77,7 +77,7 @@ class LayerSet:
             return LayerFailed(name, type(err).__name__, self._clock() - before)
         return LayerAnswer(name, draft, seconds)
 
-    def end(self, written: list[int], verified: Feedback | None) -> None:
+    def end(self, written: list[int], verified: Verified | None) -> None:
         """Send the remaining tokens to every layer and end the generation."""
         for name in self._layers:
             self._call(name, "end", written[self._sent[name] :], verified)

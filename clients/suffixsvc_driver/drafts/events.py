@@ -9,9 +9,9 @@
 In a generation that shares its batches (``Begin.batched``), the loop starts each step and grants a part
 of the batch:
 
-    Begin, StepResult                               Wait                     answered by Next
+    Begin, StepResult                             Wait                     answered by Next
     Next(other_tokens, room)                      QueryLayer ... Propose   answered by BudgetGrant
-    BudgetGrant(length, padding, other_tokens)    Verify
+    BudgetGrant(length, padding, other_tokens)    Verify                   answered by StepResult
 
 Every event has exactly one decision, and equal sequences of events have equal decisions.
 """
@@ -21,28 +21,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from suffixsvc.types import Draft
-from suffixsvc.types import Verified as Feedback
+from suffixsvc.types import Draft, Verified
 from suffixsvc_driver.settings.text_kind import ContentType
-
-__all__ = [
-    "Begin",
-    "BudgetGrant",
-    "Considered",
-    "Decision",
-    "Event",
-    "Feedback",
-    "Finish",
-    "FinishReason",
-    "LayerAnswer",
-    "LayerFailed",
-    "Next",
-    "Propose",
-    "QueryLayer",
-    "StepResult",
-    "Verify",
-    "Wait",
-]
 
 
 class FinishReason(enum.StrEnum):
@@ -186,7 +166,7 @@ class QueryLayer:
 
     layer: str
     budget: int
-    verified: Feedback | None = None
+    verified: Verified | None = None
     after: tuple[int, ...] = ()
     suggested: tuple[int, ...] = ()
 

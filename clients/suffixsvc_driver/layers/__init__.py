@@ -7,11 +7,9 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from suffixsvc.types import Draft, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback, QueryLayer
+from suffixsvc.types import Draft, Verified, VerifyCost
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.settings.driver_config import LayerSpec
-
-__all__ = ["CostAwareLayer", "Layer", "drafting_cost"]
 
 #: Fraction of a drafted token's cost by which a layer cuts its own drafts. The driver cuts by the whole cost
 #: and by calibrated probabilities: where a prompt is copied, tokens of raw probability 0.93 are accepted in
@@ -49,7 +47,7 @@ class Layer(Protocol):
                 are not sent again: the layer itself must store what it could not pass on.
         """
 
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Verified | None) -> None:
         """End the generation; these tokens were not sent yet."""
 
 

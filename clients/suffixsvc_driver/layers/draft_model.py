@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from suffixsvc.types import Draft, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback, QueryLayer
+from suffixsvc.types import Draft, Verified, VerifyCost
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.layers.worker_layer import WorkerLayer, WorkerOptions
 from suffixsvc_driver.workers.client.interface import DraftWorker
 from suffixsvc_models.vocabulary import Vocabulary
@@ -51,6 +51,6 @@ class DraftModelLayer(WorkerLayer):
         seconds = self._seconds_for(query.budget + read)
         return self.session.draft(query.budget, seconds, query.after, query.suggested)
 
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Verified | None) -> None:
         """See the protocol."""
         self.session.append(new_token_ids)

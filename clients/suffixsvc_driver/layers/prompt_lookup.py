@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from suffixsvc.core import PromptLookup
-from suffixsvc.types import Draft, FloatArray, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback, QueryLayer
+from suffixsvc.types import Draft, FloatArray, Verified, VerifyCost
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.layers import drafting_cost
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
 
@@ -52,6 +52,6 @@ class PromptLookupLayer:
             return 1.0 + self._curve * (width - 1)
         return float(self._curve[min(width, len(self._curve) - 1)])
 
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Verified | None) -> None:
         """See the protocol."""
         self._lookup = None

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final, Unpack
 
 from suffixsvc.errors import VocabularyMismatchError
-from suffixsvc.types import Draft, DraftSource, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback, QueryLayer
+from suffixsvc.types import Draft, DraftSource, Verified, VerifyCost
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.layers.worker_layer import WorkerLayer, WorkerOptions
 from suffixsvc_driver.retokenizing import Retokenizer, TextFit, TextTokenizer, compare_texts
 from suffixsvc_driver.workers.client.interface import DraftWorker
@@ -86,7 +86,7 @@ class RetokenizedLayer(WorkerLayer):
         self._sent = len(ids)
         return self._translated(self.session.draft(wanted, seconds), query.budget)
 
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Verified | None) -> None:
         """See the protocol."""
         self._text.extend(new_token_ids)
 

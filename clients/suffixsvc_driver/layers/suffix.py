@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from suffixsvc.types import BackendSession, Draft, VerifyCost
-from suffixsvc_driver.drafts.events import Feedback, QueryLayer
+from suffixsvc.types import BackendSession, Draft, Verified, VerifyCost
+from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.layers import drafting_cost
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
 
@@ -70,7 +70,7 @@ class SuffixLayer:
         self._pending = []
         return draft
 
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Verified | None) -> None:
         """See the protocol."""
         if new_token_ids or self._pending:
             self.draft(new_token_ids, QueryLayer(self.spec.name, 0, verified))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from suffixsvc_driver.settings.driver_config import Controller, DriverConfig
-from suffixsvc_driver.settings.model_class import K_TRIED
+from suffixsvc_driver.settings.model_class import CLASS_RANGES
 from suffixsvc_driver.settings.text_kind import ContentType
 
 #: steps between changes: with one after every step K would reach a bound before the window has moved
@@ -41,8 +41,7 @@ class KController:
         if config.controller is Controller.FIXED:
             self._set_range(config.k_start, config.k_start)
         elif config.controller is Controller.CLASS and config.model_class is not None:
-            tried = K_TRIED[config.model_class]
-            self._set_range(tried[0], tried[-1])
+            self._set_range(*CLASS_RANGES[config.model_class])
 
     def add(self, drafted: int, accepted: int) -> None:
         """Record a step that sent a draft, and change K every _REVIEW_EVERY of them."""

@@ -75,17 +75,6 @@ class Compatibility:
         return 1.0 if self.fits or self.through_text is None else self.through_text.token_ratio
 
 
-def read_facts(path: Path) -> ModelFacts:
-    """Read a GGUF's header and, through llama.cpp, its vocabulary.
-
-    Raises:
-        ModelNotFoundError, ModelCorruptError, ModelError: an unusable file. llama.cpp aborts the process on
-            some damaged files that no check detects: read untrusted files in a separate process.
-    """
-    with LlamaModel(path, vocab_only=True) as model:
-        return _facts(model)
-
-
 def _facts(model: LlamaModel) -> ModelFacts:
     return ModelFacts(model.path, model.path.stat().st_size, model.header, model.vocabulary)
 
@@ -94,21 +83,18 @@ def compare_files(target: Path, draft: Path) -> Compatibility:
     """Compare two GGUFs, including drafting through text if their vocabularies differ.
 
     Raises:
-        ModelNotFoundError, ModelCorruptError, ModelError: as :func:`read_facts`.
+        ModelNotFoundError, ModelCorruptError, ModelError: an unusable file. llama.cpp aborts the process on
+            some damaged files that no check detects: compare untrusted files in a separate process.
     """
     with LlamaModel(target, vocab_only=True) as ours, LlamaModel(draft, vocab_only=True) as theirs:
-        pair = compare_models(_facts(ours), _facts(theirs))
+        large, small = _facts(ours), _facts(theirs)
+        pair = Compatibility(
+            large,
+            small,
+            compare_vocabularies(small.vocabulary, large.vocabulary),
+            find_known(large.names, small.names),
+            small.active_bytes / max(1, large.active_bytes),
+        )
         if pair.fits:
             return pair
         return replace(pair, through_text=compare_texts(LlamaTokenizer(ours), LlamaTokenizer(theirs)))
-
-
-def compare_models(target: ModelFacts, draft: ModelFacts) -> Compatibility:
-    """Compare two models by their facts."""
-    return Compatibility(
-        target,
-        draft,
-        compare_vocabularies(draft.vocabulary, target.vocabulary),
-        find_known(target.names, draft.names),
-        draft.active_bytes / max(1, target.active_bytes),
-    )

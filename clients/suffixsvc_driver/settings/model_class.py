@@ -1,4 +1,4 @@
-"""Classes of target models by their useful draft length, and the draft lengths tried with each."""
+"""Classes of target models by their useful draft length, and the range of draft lengths of each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class ModelClass(enum.StrEnum):
     MOE = "moe"
 
 
-#: draft lengths tried: large dense models gain up to the last; mixtures of experts are best at 8, because
-#: each further token reads further experts
-K_TRIED: Final[Mapping[ModelClass, tuple[int, ...]]] = {
-    ModelClass.DENSE_LARGE: (4, 8, 16, 24, 32, 48),
-    ModelClass.DENSE_SMALL: (4, 8, 16),
+#: useful draft lengths, (smallest, largest): large dense models gain up to the largest length tried; mixtures
+#: of experts are best at 8, because each further token reads further experts
+CLASS_RANGES: Final[Mapping[ModelClass, tuple[int, int]]] = {
+    ModelClass.DENSE_LARGE: (4, 48),
+    ModelClass.DENSE_SMALL: (4, 16),
     ModelClass.MOE: (4, 8),
 }
 #: number of weights from which on a dense model is large

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from suffixsvc.types import DraftSource
+from suffixsvc.types import DraftSource, Verified
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.drafts.chain import CleanDraft, valid_draft
-from suffixsvc_driver.drafts.events import Begin, Feedback, LayerAnswer, LayerFailed, QueryLayer
+from suffixsvc_driver.drafts.events import Begin, LayerAnswer, LayerFailed, QueryLayer
 from suffixsvc_driver.drafts.tree import depths_of
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.policy.expected_gain import StepParams
@@ -87,11 +87,11 @@ class LayerQueries:
             self.draft.record_skip(layer.spec.name, reason)
             layer.skip()
 
-    def next_query(self, feedback: Feedback | None, k: int, left: int) -> QueryLayer | None:
+    def next_query(self, verified: Verified | None, k: int, left: int) -> QueryLayer | None:
         """Return the next query of the step, or None if no layer is left.
 
         Args:
-            feedback: result of the last step.
+            verified: result of the last step.
             k: K of the first-match policy: tokens to draft.
             left: tokens that may still be emitted.
         """
@@ -110,7 +110,7 @@ class LayerQueries:
                 continue
             layer.value.record_query()
             layer.after, layer.suggested = query.after, query.suggested
-            self.pending = replace(query, verified=feedback)
+            self.pending = replace(query, verified=verified)
             break
         return self.pending
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
-from suffixsvc.types import DraftSource
+from suffixsvc.types import DraftSource, Verified
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
 from suffixsvc_driver.drafts.events import (
@@ -26,7 +26,6 @@ from suffixsvc_driver.drafts.events import (
     BudgetGrant,
     Decision,
     Event,
-    Feedback,
     Finish,
     FinishReason,
     LayerAnswer,
@@ -107,7 +106,7 @@ class GenerationStateMachine:
         self._trees = False
         self._proposed = 0
         #: result of the last step; None before the first
-        self.feedback: Feedback | None = None
+        self.verified: Verified | None = None
 
     @property
     def curve(self) -> CostCurve:
@@ -220,7 +219,7 @@ class GenerationStateMachine:
 
     def _query_next(self) -> Decision:
         query = self._queries.next_query(
-            self.feedback, self._controller.value, self._begin.max_tokens - self._written
+            self.verified, self._controller.value, self._begin.max_tokens - self._written
         )
         return self._decide() if query is None else query
 
@@ -278,7 +277,7 @@ class GenerationStateMachine:
             self._controller.set_content(event.content)
         self._replay = event.replay
         source = DraftSource(sent.sources[0]) if drafted else DraftSource.NONE
-        self.feedback = Feedback(event.width, accepted, source)
+        self.verified = Verified(event.width, accepted, source)
         self._written += len(emitted)
         self._queries.wrote(len(emitted))
         reason = self._finish_reason(emitted[-1], event.stopped)

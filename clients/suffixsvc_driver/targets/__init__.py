@@ -14,17 +14,6 @@ from suffixsvc_driver.drafts.events import StepResult
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling
 
-__all__ = [
-    "Batch",
-    "LaneStep",
-    "ParallelTarget",
-    "Prefilled",
-    "Shape",
-    "StopRule",
-    "Target",
-    "TargetShape",
-]
-
 #: called with all emitted tokens, the newest last; True ends the generation there
 StopRule = Callable[[Sequence[int]], bool]
 #: lane, drafted tokens and parents of one generation's part of a batch

@@ -249,8 +249,8 @@ def test_a_path_that_was_not_sent_is_refused() -> None:
     stats = driver.stats
     assert (stats.drafted, stats.accepted, stats.tokens) == (3, 2, 3)
     assert stats.evidence["suffix"].output_tokens == 2
-    assert driver.feedback is not None
-    assert (driver.feedback.width, driver.feedback.accepted) == (4, 2)
+    assert driver.verified is not None
+    assert (driver.verified.width, driver.verified.accepted) == (4, 2)
 
 
 def test_two_true_branches_beat_the_better_chain() -> None:
