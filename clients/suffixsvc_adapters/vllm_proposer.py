@@ -24,7 +24,7 @@ import structlog
 
 from suffixsvc_adapters.backends import open_tracker, read_settings
 from suffixsvc_adapters.tracking.adapter_base import AdapterBase
-from suffixsvc_adapters.tracking.tracker_types import DraftRequest, TrackerConfig
+from suffixsvc_adapters.tracking.tracker_types import TrackerConfig
 from suffixsvc_adapters.vllm_requests import RequestTable
 
 _log = structlog.get_logger(__name__)
@@ -103,18 +103,7 @@ class SuffixProposer(AdapterBase):
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         if self.tracker is None:
             return drafts
-        responses = self._requests.responses(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-        requests: dict[int, DraftRequest] = {}
-        for row, response in responses.items():
-            requests[row] = DraftRequest(
-                token_ids_cpu[row, : response.end],
-                hint=response.name,
-                key_is_unique=response.name_is_unique,
-                written=response.written,
-                max_draft_tokens=max(0, response.remaining - 1),  # the verification step emits one more
-                stop_after=response.end_ids,
-                last=response.ended,
-            )
+        requests = self._requests.draft_requests(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         for row, draft in zip(requests, self.tracker.draft_many(list(requests.values())), strict=True):
             drafts[row] = draft.token_ids.tolist()
         return drafts

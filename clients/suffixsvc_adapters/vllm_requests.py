@@ -27,38 +27,18 @@ import sys
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
+from suffixsvc_adapters.tracking.tracker_types import DraftRequest
+
 _log = structlog.get_logger(__name__)
 
 #: frames above the proposer's that are searched for the runner
 _FRAMES: Final = 6
-
-
-class Response(NamedTuple):
-    """The response in a row, after one or more steps.
-
-    Attributes:
-        name: the request id; the row's number if request ids are unknown.
-        name_is_unique: ``name`` is a request id whose response was known from its first token on.
-        end: tokens of the row up to the end of the response; later tokens do not belong to it.
-        written: number of those tokens that are new to the response.
-        ended: whether the response ends there.
-        remaining: tokens that may follow.
-        end_ids: tokens that end the response.
-    """
-
-    name: Hashable
-    name_is_unique: bool
-    end: int
-    written: int
-    ended: bool
-    remaining: int
-    end_ids: frozenset[int]
 
 
 class _Request:
@@ -110,28 +90,30 @@ class RequestTable:
         except Exception as error:  # the model can be served without
             _log.warning("stop strings do not end stored outputs: no tokenizer", error=repr(error)[:300])
 
-    def responses(
+    def draft_requests(
         self,
         sampled_token_ids: Sequence[Sequence[int]],
         num_tokens_no_spec: npt.NDArray[np.int32],
         token_ids_cpu: npt.NDArray[np.int32],
-    ) -> dict[int, Response]:
-        """Return the response of every row that sampled in this step, by row.
+    ) -> dict[int, DraftRequest]:
+        """Return the request for a draft of every row that sampled in this step, by row.
 
-        Rows whose response ended before are left out: vLLM decodes them until its front end aborts them.
+        Its tokens end where the response ends: later tokens of the row do not belong to it. Its hint is the
+        request id, or the row's number if request ids are unknown. Rows whose response ended before are left
+        out: vLLM decodes them until its front end aborts them.
         """
         requests = self._in_rows(sampled_token_ids, token_ids_cpu)
-        found: dict[int, Response] = {}
+        found: dict[int, DraftRequest] = {}
         if requests is None and self._found:
             return found
         for row, sampled in enumerate(sampled_token_ids):
             if not sampled:
                 continue
-            length = int(num_tokens_no_spec[row])
+            tokens = token_ids_cpu[row, : int(num_tokens_no_spec[row])]
             if requests is None:
-                found[row] = self._of_row(row, sampled, length)
+                found[row] = self._of_row(row, sampled, tokens)
             elif not requests[row].ended:
-                found[row] = self._of_request(requests[row], token_ids_cpu[row, :length], len(sampled))
+                found[row] = self._of_request(requests[row], tokens, len(sampled))
         return found
 
     def is_over(self, name: Hashable) -> bool | None:
@@ -182,7 +164,7 @@ class RequestTable:
                 request.detokenizer = self._detokenizer(request)
         return request
 
-    def _of_request(self, request: _Request, row: npt.NDArray[np.int32], sampled: int) -> Response:
+    def _of_request(self, request: _Request, row: npt.NDArray[np.int32], sampled: int) -> DraftRequest:
         """``row``: its tokens; ``sampled``: the number of tokens that this step added."""
         written = len(row) - request.prompt_length
         before = max(0, written - sampled)
@@ -198,18 +180,30 @@ class RequestTable:
         if request.detokenizer is not None:
             kept, ended = self._cut_at_stop_string(request, new, kept, ended)
         request.ended = ended
-        end = request.prompt_length + seen + kept
-        return Response(
-            request.name, request.known_from_start, end, kept, ended, remaining - kept, request.end_ids
+        return DraftRequest(
+            row[: request.prompt_length + seen + kept],
+            hint=request.name,
+            hint_is_unique=request.known_from_start,
+            written=kept,
+            max_draft_tokens=max(0, remaining - kept - 1),  # the verification step emits one more
+            stop_after=request.end_ids,
+            last=ended,
         )
 
-    def _of_row(self, row: int, sampled: Sequence[int], length: int) -> Response:
+    def _of_row(self, row: int, sampled: Sequence[int], tokens: npt.NDArray[np.int32]) -> DraftRequest:
         if self._rows_end_ids is None:
             self._rows_end_ids = self._end_ids_of_model()
-        remaining = self._max_model_len - length + len(sampled)
+        before = len(tokens) - len(sampled)
+        remaining = self._max_model_len - before
         kept, ended = _cut(sampled, remaining, self._rows_end_ids)
-        end = length - len(sampled) + kept
-        return Response(row, False, end, kept, ended, remaining - kept, self._rows_end_ids)
+        return DraftRequest(
+            tokens[: before + kept],
+            hint=row,
+            written=kept,
+            max_draft_tokens=max(0, remaining - kept - 1),
+            stop_after=self._rows_end_ids,
+            last=ended,
+        )
 
     def _end_ids_of_model(self) -> frozenset[int]:
         """End-of-sequence tokens of the generation config, which may have several, and of the tokenizer."""

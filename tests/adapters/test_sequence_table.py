@@ -47,7 +47,7 @@ def test_a_sequence_is_running_while_one_of_its_names_is() -> None:
     found = table.claim(view_of(1, 2), "renamed")
     assert found is not None
     table.release(found)
-    assert found.keys == {"r1", "renamed"}
+    assert found.hints == {"r1", "renamed"}
     table.remove_idle()
     assert len(table) == 1, "it is running under its new name"
     engine.running.clear()
@@ -80,7 +80,7 @@ def test_every_sequence_is_asked_about_in_its_turn() -> None:
     engine.unknown.add("r200")
     for number in range(300, 320):
         insert(table, number)
-    gone = [i for i, sequence in enumerate(sequences) if not sequence.keys]
+    gone = [i for i, sequence in enumerate(sequences) if not sequence.hints]
     assert gone == [150, 200]
     assert len(table) == 318
 
@@ -92,7 +92,7 @@ def test_running_sequences_stay_up_to_eight_times_the_number() -> None:
     table = SequenceTable(16, 3600.0, time.monotonic, engine.is_over)
     sequences = [insert(table, number) for number in range(140)]
     assert len(table) == 128
-    assert [i for i, sequence in enumerate(sequences) if not sequence.keys] == list(range(12))
+    assert [i for i, sequence in enumerate(sequences) if not sequence.hints] == list(range(12))
 
 
 def test_without_answers_of_the_engine_the_least_recently_used_one_is_evicted() -> None:
@@ -102,4 +102,4 @@ def test_without_answers_of_the_engine_the_least_recently_used_one_is_evicted() 
     assert claimed is sequences[0]
     table.release(claimed)
     insert(table, 3)
-    assert [bool(sequence.keys) for sequence in sequences] == [True, False, True]
+    assert [bool(sequence.hints) for sequence in sequences] == [True, False, True]

@@ -82,7 +82,7 @@ def test_a_new_request_id_is_a_new_sequence(recording: RecordingNamespace) -> No
     as the first one was not asked about in the same step."""
     with SessionTracker(recording) as tracker:
         for hint, text in (("r1", [1, 2, 3]), ("r2", [1, 2, 3]), ("r1", [1, 2, 3, 4]), ("r2", [1, 2, 3, 5])):
-            tracker.draft_many([DraftRequest(text, hint=hint, key_is_unique=True, written=1)])
+            tracker.draft_many([DraftRequest(text, hint=hint, hint_is_unique=True, written=1)])
     assert [session.written for session in recording.opened] == [[3, 4], [3, 5]]
 
 

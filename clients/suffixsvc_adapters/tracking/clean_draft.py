@@ -6,7 +6,6 @@ token id. The valid part of a draft is returned, the rest is cut off. No content
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import numpy as np
@@ -14,8 +13,6 @@ import numpy as np
 from suffixsvc.types import Draft, DraftSource
 from suffixsvc_driver.drafts.chain import valid_draft
 
-#: tokens of a tree that are examined; a backend may return far more than was requested
-_MAX_EXAMINED: Final = 4096
 #: parents of a chain
 _CHAIN: Final = np.arange(-1, 255, dtype=np.int32)
 
@@ -36,27 +33,23 @@ def clean_draft(
     """
     if len(draft) == 0 or budget <= 0:
         return Draft.empty()
-    if not tree:
-        stops = stop_before or not stop_after.isdisjoint(draft.token_ids.tolist()[:-1])
-        valid = not stops and _is_valid_chain(draft, budget, vocab_size)
-        return draft if valid else _cut_chain(draft, budget, vocab_size, stop_before, stop_after)
-    tokens, parents = draft.token_ids.tolist()[:_MAX_EXAMINED], draft.parents.tolist()
-    probs = draft.probs.tolist()
-    kept: list[int] = []
-    position_of = {-1: -1}  # node of the draft -> its position in the result
-    siblings: set[tuple[int, int]] = set()
-    for i, (token, parent, prob) in enumerate(zip(tokens, parents, probs, strict=False)):
-        if len(kept) == budget:
-            break
-        valid = parent < i and parent in position_of and 0 <= token < vocab_size and math.isfinite(prob)
-        valid = valid and (parent < 0 or tokens[parent] not in stop_after)
-        if valid and token not in stop_before and (parent, token) not in siblings:
-            siblings.add((parent, token))
-            position_of[i] = len(kept)
-            kept.append(i)
-    if len(kept) == len(draft):
+    stops = stop_before or not stop_after.isdisjoint(draft.token_ids.tolist()[:-1])
+    if not tree and not stops and _is_valid_chain(draft, budget, vocab_size):
         return draft
-    return draft.take(kept, np.array([position_of[parents[i]] for i in kept], np.int32))
+    valid = valid_draft(draft, len(draft), vocab_size, DraftSource.NAMESPACE, stop_after, trees=tree)
+    parents = valid.parents or range(-1, len(valid) - 1)
+    position_of = {-1: -1}  # token of the valid draft -> its position in the result
+    for i, (token, parent) in enumerate(zip(valid.token_ids, parents, strict=True)):
+        if len(position_of) <= budget and token not in stop_before and parent in position_of:
+            position_of[i] = len(position_of) - 1
+    kept = list(position_of)[1:]
+    return Draft(
+        np.array([valid.token_ids[i] for i in kept], np.int32),
+        np.array([position_of[parents[i]] for i in kept], np.int32),
+        np.array([valid.raw_probs[i] for i in kept], np.float32),
+        np.array([valid.sources[i] for i in kept], np.uint8),
+        np.full(len(kept), int(draft.match_lens[0]), np.int32),
+    )
 
 
 def _is_valid_chain(draft: Draft, budget: int, vocab_size: int) -> bool:
@@ -70,21 +63,4 @@ def _is_valid_chain(draft: Draft, budget: int, vocab_size: int) -> bool:
         and tokens.max() < vocab_size
         and np.array_equal(draft.parents, _CHAIN[:n])
         and np.isfinite(draft.probs).all()
-    )
-
-
-def _cut_chain(
-    draft: Draft, budget: int, vocab_size: int, stop_before: frozenset[int], stop_after: frozenset[int]
-) -> Draft:
-    path = valid_draft(draft, budget, vocab_size, DraftSource.NAMESPACE)
-    n = next((i for i, token in enumerate(path.token_ids) if token in stop_before), len(path))
-    n = next((i for i, token in enumerate(path.token_ids[:n], 1) if token in stop_after), n)
-    if n == 0:
-        return Draft.empty()
-    return Draft(
-        np.array(path.token_ids[:n], np.int32),
-        np.arange(-1, n - 1, dtype=np.int32),
-        np.array(path.raw_probs[:n], np.float32),
-        np.array(path.sources[:n], np.uint8),
-        np.full(n, int(draft.match_lens[0]), np.int32),
     )

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from suffixsvc.types import BackendSession, Draft, TokenArray
-from suffixsvc_adapters.tracking.tree_mask import node_depths
 
 _MIN_CAPACITY: Final = 256
 
@@ -39,19 +38,19 @@ class LiveSequence:
         session: None before it is opened, after it failed, and after the sequence was removed.
         origin: absolute position of the session's first token; 0 unless the engine passes only tails.
         last_draft: the last draft, as the engine got it.
-        keys: names that the engine has for the sequence.
+        hints: names that the engine has for the sequence.
         busy: a caller has claimed the sequence.
         used_at: time of the last use, in seconds on the table's clock.
         skip: queries to skip before a session is opened again, after a failure.
     """
 
-    __slots__ = ("_buffer", "_size", "busy", "keys", "last_draft", "origin", "session", "skip", "used_at")
+    __slots__ = ("_buffer", "_size", "busy", "hints", "last_draft", "origin", "session", "skip", "used_at")
 
     def __init__(self, view: View) -> None:
         self.session: BackendSession | None = None
         self.origin = view.start
         self.last_draft = Draft.empty()
-        self.keys: set[Hashable] = set()
+        self.hints: set[Hashable] = set()
         self.busy = True
         self.used_at = 0.0
         self.skip = 0
@@ -91,20 +90,3 @@ class LiveSequence:
         shown = view.token_ids[first - view.start : self.end - view.start]
         # the last token differs most often, and comparing it alone is cheap
         return bool(known[-1] == shown[-1]) and np.array_equal(known, shown)
-
-
-def tree_depth(draft: Draft) -> int:
-    """Return the number of tokens on the longest path of a draft: the most that can be accepted at once."""
-    return max(node_depths(draft.parents.tolist()), default=0)
-
-
-def count_accepted(draft: Draft, emitted: TokenArray) -> int:
-    """Return how many of the ``emitted`` tokens follow a path of the draft: the accepted tokens."""
-    node, accepted = -1, 0
-    tokens = emitted.tolist()
-    for i, (token, parent) in enumerate(zip(draft.token_ids.tolist(), draft.parents.tolist(), strict=True)):
-        # in topological order: a child comes after its parent
-        if accepted < len(tokens) and parent == node and token == tokens[accepted]:
-            node = i
-            accepted += 1
-    return accepted

@@ -31,8 +31,8 @@ class SequenceTable:
     Args:
         capacity: number of sequences; exceeded only while more are claimed, running, or not queried yet.
         idle_seconds: :meth:`remove_idle` removes sequences that were not used for this long.
-        is_over: state of a sequence key in the engine: True = ended, False = running, however long it is
-            idle, None = unknown. A sequence with several keys is running while one of them is. Called with
+        is_over: state of a hint in the engine: True = ended, False = running, however long it is
+            idle, None = unknown. A sequence with several hints is running while one of them is. Called with
             the table's lock held; must not raise.
     """
 
@@ -50,36 +50,36 @@ class SequenceTable:
         self._lock = threading.Lock()
         self._closed = False
         self._by_use: OrderedDict[int, LiveSequence] = OrderedDict()
-        self._by_key: dict[Hashable, LiveSequence] = {}
+        self._by_hint: dict[Hashable, LiveSequence] = {}
         #: the same sequences, the least recently queried ones first
         self._by_query: OrderedDict[int, LiveSequence] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_use)
 
-    def claim(self, view: View, sequence_key: Hashable, key_is_unique: bool = False) -> LiveSequence | None:
+    def claim(self, view: View, hint: Hashable, hint_is_unique: bool = False) -> LiveSequence | None:
         """Claim the sequence that a view continues.
 
-        The sequence of that key is preferred, then the longest one, then the most recently used one; with
-        ``key_is_unique`` only the sequence of that key qualifies.
+        The sequence of the hint is preferred, then the longest one, then the most recently used one; with
+        ``hint_is_unique`` only that one qualifies.
 
         Returns:
             None if there is none, or if other callers have claimed it.
         """
         with self._lock:
-            found = None if sequence_key is None else self._by_key.get(sequence_key)
+            found = None if hint is None else self._by_hint.get(hint)
             if found is None or found.busy or not found.is_continued_by(view):
-                found = None if key_is_unique else self._find(view)
+                found = None if hint_is_unique else self._find(view)
             if found is not None:
                 found.busy = True
-                self._mark_used(found, sequence_key)
+                self._mark_used(found, hint)
             return found
 
-    def insert(self, sequence: LiveSequence, sequence_key: Hashable) -> list[BackendSession]:
+    def insert(self, sequence: LiveSequence, hint: Hashable) -> list[BackendSession]:
         """Insert a new, claimed sequence; return the sessions of the evicted ones."""
         with self._lock:
             self._by_use[id(sequence)] = self._by_query[id(sequence)] = sequence
-            self._mark_used(sequence, sequence_key)
+            self._mark_used(sequence, hint)
             surplus = len(self._by_use) - self._capacity
             return self._remove(*self._eviction_candidates(surplus)) if surplus > 0 else []
 
@@ -95,10 +95,10 @@ class SequenceTable:
             sequence.busy = False
             return self._remove(sequence)
 
-    def remove(self, sequence_key: Hashable) -> list[BackendSession]:
-        """Remove the sequence of a key, if there is one and it is not claimed."""
+    def remove(self, hint: Hashable) -> list[BackendSession]:
+        """Remove the sequence of a hint, if there is one and it is not claimed."""
         with self._lock:
-            sequence = self._by_key.get(sequence_key)
+            sequence = self._by_hint.get(hint)
             return [] if sequence is None or sequence.busy else self._remove(sequence)
 
     def remove_idle(self) -> list[BackendSession]:
@@ -164,12 +164,12 @@ class SequenceTable:
         return ended, unknown
 
     def _state(self, sequence: LiveSequence) -> bool | None:
-        """Whether it has ended: True, False while it runs under any of its keys, None if unknown."""
-        states = set() if self._is_over is None else {self._is_over(key) for key in sequence.keys}
+        """Whether it has ended: True, False while it runs under any of its hints, None if unknown."""
+        states = set() if self._is_over is None else {self._is_over(hint) for hint in sequence.hints}
         return False if False in states else True if True in states else None
 
     def _find(self, view: View) -> LiveSequence | None:
-        if view.start:  # a tail without a key does not identify its sequence
+        if view.start:  # a tail without a hint does not identify its sequence
             return None
         best: LiveSequence | None = None
         for sequence in reversed(self._by_use.values()):
@@ -178,23 +178,23 @@ class SequenceTable:
                 best = sequence
         return best
 
-    def _mark_used(self, sequence: LiveSequence, sequence_key: Hashable) -> None:
+    def _mark_used(self, sequence: LiveSequence, hint: Hashable) -> None:
         sequence.used_at = self._clock()
         self._by_use.move_to_end(id(sequence))
-        if sequence_key is not None:
-            before = self._by_key.get(sequence_key)
+        if hint is not None:
+            before = self._by_hint.get(hint)
             if before is not None:
-                before.keys.discard(sequence_key)
-            self._by_key[sequence_key] = sequence
-            sequence.keys.add(sequence_key)
+                before.hints.discard(hint)
+            self._by_hint[hint] = sequence
+            sequence.hints.add(hint)
 
     def _remove(self, *sequences: LiveSequence) -> list[BackendSession]:
         sessions = []
         for sequence in sequences:
             del self._by_use[id(sequence)], self._by_query[id(sequence)]
-            for key in sequence.keys:
-                del self._by_key[key]
-            sequence.keys.clear()
+            for hint in sequence.hints:
+                del self._by_hint[hint]
+            sequence.hints.clear()
             if sequence.session is not None:
                 sessions.append(sequence.session)
                 sequence.session = None

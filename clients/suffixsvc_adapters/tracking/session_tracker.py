@@ -38,9 +38,10 @@ from suffixsvc.types import (
 from suffixsvc.values import MAX_TOKEN_ID, as_token_array
 from suffixsvc_adapters.tracking.async_close import SessionCloser
 from suffixsvc_adapters.tracking.clean_draft import clean_draft
-from suffixsvc_adapters.tracking.live_sequence import LiveSequence, View, count_accepted, tree_depth
+from suffixsvc_adapters.tracking.live_sequence import LiveSequence, View
 from suffixsvc_adapters.tracking.sequence_table import SequenceTable
 from suffixsvc_adapters.tracking.tracker_types import DraftRequest, TrackerConfig, TrackerStats
+from suffixsvc_driver.drafts.tree import depths_of, follow
 
 _log = structlog.get_logger(__name__)
 
@@ -166,7 +167,7 @@ class SessionTracker(ClosedOnExit):
         self._count(asked=int(limits.tokens > 0))
         if not len(view.token_ids):
             return None
-        sequence = self._table.claim(view, request.hint, request.key_is_unique)
+        sequence = self._table.claim(view, request.hint, request.hint_is_unique)
         if sequence is None:
             sequence = LiveSequence(view)
             self._close_sessions(self._table.insert(sequence, request.hint))
@@ -214,12 +215,13 @@ class SessionTracker(ClosedOnExit):
         sequence.append(new)
         if not len(new):  # queried again before the last draft was verified
             return _Step(sequence, session, new, at, None, limits)
-        accepted = count_accepted(draft, new)
+        parents = draft.parents.tolist()
+        accepted = len(follow(draft.token_ids.tolist(), parents, new.tolist()))
         self._count(accepted=accepted)
         source = DraftSource(int(draft.sources[0])) if len(draft) else DraftSource.NONE
         verified = Verified(len(draft) + 1, accepted, source)
         output_start = len(new) - min(written, len(new) - accepted)
-        if output_start == accepted or len(new) <= tree_depth(draft) + 1:
+        if output_start == accepted or len(new) <= max(depths_of(parents), default=-1) + 2:
             return _Step(sequence, session, new, at, verified, limits)
         # More tokens than one step of the target can emit, and the engine does not vouch for all of them.
         self._count(turns=1)
@@ -331,9 +333,9 @@ class SessionTracker(ClosedOnExit):
                 self._counts[name] += n
 
     def _guarded(self, is_over: Callable[[Hashable], bool | None]) -> Callable[[Hashable], bool | None]:
-        def guarded(sequence_key: Hashable) -> bool | None:
+        def guarded(hint: Hashable) -> bool | None:
             try:
-                over = is_over(sequence_key)
+                over = is_over(hint)
                 return None if over is None else bool(over)
             except Exception as error:  # an error of the engine must not fail its call for a draft
                 self._record_failure(error)

@@ -94,7 +94,7 @@ class DraftRequest(NamedTuple):
             have to name their sequences (``hint``).
         hint: a name that the engine has for the sequence: a request id, a row. The sequence of that name is
             tried first; if its tokens do not match, all sequences are searched.
-        key_is_unique: ``hint`` is a request id, which the engine gives to one sequence only: a new name
+        hint_is_unique: ``hint`` is a request id, which the engine gives to one sequence only: a new name
             is a new sequence, even if another sequence has the same tokens.
         written: number of last tokens that the model is known to have emitted.
         max_draft_tokens: less than the configured number; 0 sends the tokens without drafting.
@@ -107,7 +107,7 @@ class DraftRequest(NamedTuple):
     token_ids: TokenIds
     start: int = 0
     hint: Hashable = None
-    key_is_unique: bool = False
+    hint_is_unique: bool = False
     written: int = 0
     max_draft_tokens: int | None = None
     vocab_size: int | None = None

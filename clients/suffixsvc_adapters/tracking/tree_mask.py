@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.types import Draft
+from suffixsvc_driver.drafts.tree import depths_of
 
 #: padding tokens are children of the root; if the target chooses this token, it is accepted like any other
 PADDING = 0
@@ -34,18 +33,10 @@ def tree_and_mask(
     mask[:, 0] = 1
     np.fill_diagonal(mask, 1)
     parents = draft.parents.tolist()[: width - 1]
-    depth = node_depths(parents)
+    depth = depths_of(parents)
     row_of = {-1: 0}
     for row, node in enumerate(sorted(range(len(parents)), key=depth.__getitem__), start=1):
         row_of[node] = row
         tokens[row] = draft.token_ids[node]
         mask[row] |= mask[row_of[parents[node]]]
     return tokens, mask
-
-
-def node_depths(parents: Iterable[int]) -> list[int]:
-    """Return the depth of each node of a tree in topological order, 1 for a child of the root."""
-    depth: list[int] = []
-    for parent in parents:
-        depth.append(1 if parent < 0 else depth[parent] + 1)
-    return depth
