@@ -110,19 +110,23 @@ class SuffixCache(ClosedOnExit):
 
     # ------------------------------------------------------------------------------------- namespaces
 
-    def namespace(self, path: str, tokenizer: str | None = None) -> Namespace:
+    def namespace(self, path: str, tokenizer: str | None = None, *, bind: bool = True) -> Namespace:
         """The namespace at ``path``, created on first use.
 
         Args:
             path: segments joined by "/", at most 200 bytes.
             tokenizer: fingerprint of the tokenizer (``suffixsvc.fingerprint``) to bind to the namespace.
+            bind: bind it now. False: with the first session or outputs that the namespace accepts.
 
         Raises:
             InvalidNamespaceError, TokenizerMismatchError.
         """
         validate_namespace(path)
         with self._parts.close_guard.while_open():
-            return Namespace(self._parts, self._parts.catalog.bind(path, tokenizer))
+            index = self._parts.catalog.open(path, tokenizer or "")
+            if bind:
+                self._parts.catalog.bind(index, tokenizer or "")
+            return Namespace(self._parts, index, tokenizer or "")
 
     def has_namespace(self, path: str) -> bool:
         """Whether the namespace at ``path`` exists; it is not created."""

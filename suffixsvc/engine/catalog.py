@@ -108,17 +108,14 @@ class Catalog:
 
     # ------------------------------------------------------------------------------------ lookup, creation
 
-    def bind(self, path: str, tokenizer: str | None) -> NamespaceIndex:
-        """The namespace of a valid path, created on first use.
-
-        A tokenizer that is given once is bound, durably if the log holds the namespace.
+    def open(self, path: str, tokenizer: str) -> NamespaceIndex:
+        """The namespace of a path, created on first use, for tokens of this tokenizer, which is not bound.
 
         Raises:
-            LimitExceededError, TokenizerMismatchError.
-            StoreError: the namespace is being deleted, or the tokenizer was not stored; the next call with
-                it, or the next write, stores it.
+            InvalidInputError, LimitExceededError, TokenizerMismatchError.
+            StoreError: the namespace is being deleted.
         """
-        check_namespace(NamespaceRecord(path, tokenizer or ""))
+        check_namespace(NamespaceRecord(path, tokenizer))
         with self._lock:
             index = self.get(path)
             if index is None:
@@ -126,20 +123,31 @@ class Catalog:
                 index = self._create(path)
             if index.deleted:
                 raise _being_deleted(path)
-            if tokenizer and index.tokenizer and index.tokenizer != tokenizer:
-                raise TokenizerMismatchError(
-                    f"namespace {path} holds tokens of another tokenizer",
-                    expected=index.tokenizer,
-                    got=tokenizer,
-                    remedy="Use another namespace for this model.",
-                )
-            index.tokenizer = tokenizer or index.tokenizer
-        if tokenizer and self.lacks_tokenizer(index):
+            _require_tokenizer(index, tokenizer)
+        return index
+
+    def bind(self, index: NamespaceIndex, tokenizer: str) -> None:
+        """Bind a tokenizer, unless it is empty, durably if the log holds the namespace.
+
+        Waits for writes in flight that may create the namespace without it.
+
+        Raises:
+            TokenizerMismatchError.
+            StoreError: the namespace is being deleted, or the tokenizer was not stored; the next call with
+                it, or the next write, stores it.
+        """
+        if not tokenizer:
+            return
+        with self._lock:
+            _require_tokenizer(index, tokenizer)
+            index.tokenizer = tokenizer
+            self._lock.wait_for(lambda: index.stored or not index.untagged_writes)
+            is_logged = not index.stored or index.logged_tokenizer == tokenizer
+        if not is_logged:
             try:
                 self.store(index)
             except UnknownNamespaceError:
-                raise _being_deleted(path) from None
-        return index
+                raise _being_deleted(index.path) from None
 
     def _require_capacity(self) -> None:
         if len(self) >= self._limits.max_namespaces:
@@ -186,8 +194,8 @@ class Catalog:
         index = self.index_of(namespace)
         return [index] if index.stored else []
 
-    def readable(self, path: str, reader: NamespaceIndex) -> NamespaceIndex:
-        """A namespace that sessions of ``reader`` may draft from.
+    def readable(self, path: str, tokenizer: str) -> NamespaceIndex:
+        """A namespace that sessions of this tokenizer may draft from.
 
         Raises:
             UnknownNamespaceError, TokenizerMismatchError.
@@ -195,10 +203,10 @@ class Catalog:
         index = self.get(validate_namespace(path))
         if index is None or index.deleted:
             raise unknown_namespace(path)
-        if index.tokenizer and reader.tokenizer and index.tokenizer != reader.tokenizer:
+        if index.tokenizer and tokenizer and index.tokenizer != tokenizer:
             raise TokenizerMismatchError(
                 f"namespace {path!r} holds tokens of another tokenizer",
-                expected=reader.tokenizer,
+                expected=tokenizer,
                 got=index.tokenizer,
                 remedy="Read only namespaces of the same tokenizer.",
             )
@@ -217,18 +225,24 @@ class Catalog:
 
     # -------------------------------------------------------------------------------------------- writing
 
-    def begin_write(self, index: NamespaceIndex) -> Sequence[NamespaceRecord]:
+    def begin_write(self, index: NamespaceIndex, tokenizer: str = "") -> Sequence[NamespaceRecord]:
         """Begin a write to a namespace; :meth:`end_write` must follow.
+
+        Args:
+            tokenizer: bound with the write, unless it is empty.
 
         Returns:
             The records that the store has to create for it.
 
         Raises:
             UnknownNamespaceError: the namespace was deleted.
+            TokenizerMismatchError: another tokenizer was bound.
         """
         with self._lock:
             if index.deleted:
                 raise unknown_namespace(index.path)
+            _require_tokenizer(index, tokenizer)
+            index.tokenizer = tokenizer or index.tokenizer
             index.writes += 1
             if index.stored and index.logged_tokenizer == index.tokenizer:
                 return ()
@@ -256,15 +270,6 @@ class Catalog:
                 self._strong.pop(index.path, None)
                 self._weak[index.path] = index
             self._lock.notify_all()
-
-    def lacks_tokenizer(self, index: NamespaceIndex) -> bool:
-        """Whether the log holds the namespace without the tokenizer that is bound to it.
-
-        Waits for writes in flight that may create it without one.
-        """
-        with self._lock:
-            self._lock.wait_for(lambda: index.stored or not index.untagged_writes)
-            return index.stored and index.logged_tokenizer != index.tokenizer
 
     # ------------------------------------------------------------------------------------------- deletion
 
@@ -323,6 +328,17 @@ class Catalog:
                 self._store.put_state(index.path, _LEARNER_STATE, index.learner.save())
             except StoreFullError as error:  # derived and learned again: no reason to fail a close
                 log.warning("the learned tables could not be saved", namespace=index.path, error=str(error))
+
+
+def _require_tokenizer(index: NamespaceIndex, tokenizer: str) -> None:
+    """Raise TokenizerMismatchError if another tokenizer is bound to a namespace; "" goes with any."""
+    if tokenizer and index.tokenizer and index.tokenizer != tokenizer:
+        raise TokenizerMismatchError(
+            f"namespace {index.path} holds tokens of another tokenizer",
+            expected=index.tokenizer,
+            got=tokenizer,
+            remedy="Use another namespace for this model.",
+        )
 
 
 def _being_deleted(path: str) -> StoreError:

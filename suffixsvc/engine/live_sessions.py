@@ -75,8 +75,10 @@ class LiveSessions:
         output: TokenArray,
         labels: Labels,
         reads: Sequence[str],
+        tokenizer: str,
     ) -> Session:
-        """Open a session; see :meth:`~suffixsvc.engine.namespace.Namespace.open_session`."""
+        """Open a session and bind its tokenizer; see
+        :meth:`~suffixsvc.engine.namespace.Namespace.open_session`."""
         self.require_writable(index.path)
         with self._close_guard.while_open():
             self.reap_abandoned()
@@ -85,11 +87,11 @@ class LiveSessions:
                     f"reads must be at most {MAX_READS} namespaces besides the session's",
                     got=len(reads),
                 )
-            others = self._read_by(index, reads)
+            others = self._read_by(index, reads, tokenizer or index.tokenizer)
             self._count_in()
             try:
                 with self._quotas.admit_session(index, len(prompt), len(output)):
-                    return Session(
+                    session = Session(
                         index,
                         others,
                         prompt,
@@ -104,6 +106,12 @@ class LiveSessions:
             except BaseException:
                 self._closed(index)
                 raise
+            try:
+                self._catalog.bind(index, tokenizer)
+            except BaseException:
+                session.close(commit=False)
+                raise
+            return session
 
     def reap_abandoned(self) -> None:
         """End the sessions that were garbage-collected without close(); their text is retracted."""
@@ -130,15 +138,15 @@ class LiveSessions:
                 )
             self.live += 1
 
-    def _read_by(self, index: NamespaceIndex, reads: Sequence[str]) -> list[NamespaceIndex]:
+    def _read_by(self, index: NamespaceIndex, reads: Sequence[str], tokenizer: str) -> list[NamespaceIndex]:
         """The namespaces that a session reads besides its own: those it names, then the default ones.
 
         Raises:
             UnknownNamespaceError, TokenizerMismatchError: of a namespace that it names.
         """
         defaults = [other for path in self._default_reads if (other := self._catalog.get(path)) is not None]
-        same = [each for each in defaults if index.tokenizer and each.tokenizer == index.tokenizer]
-        named = [self._catalog.readable(path, index) for path in reads]
+        same = [each for each in defaults if tokenizer and each.tokenizer == tokenizer]
+        named = [self._catalog.readable(path, tokenizer) for path in reads]
         return list(dict.fromkeys([*named, *(each for each in same if each is not index)]))[:MAX_READS]
 
     def _closed(self, index: NamespaceIndex, logged: NewOutput | None = None) -> None:

@@ -65,11 +65,17 @@ class Namespace:
 
     After the namespace was deleted, calls that read or change outputs or notes raise UnknownNamespaceError,
     also if a later namespace of its path exists.
+
+    Args:
+        parts: of the cache.
+        index: index of the namespace.
+        tokenizer: bound with the first session or outputs that are accepted, unless it is empty.
     """
 
-    def __init__(self, parts: EngineParts, index: NamespaceIndex) -> None:
+    def __init__(self, parts: EngineParts, index: NamespaceIndex, tokenizer: str = "") -> None:
         self._parts = parts
         self._index = index
+        self._tokenizer = tokenizer
 
     @property
     def path(self) -> str:
@@ -78,8 +84,8 @@ class Namespace:
 
     @property
     def tokenizer(self) -> str:
-        """Fingerprint of the tokenizer, empty before one is bound."""
-        return self._index.tokenizer
+        """Fingerprint of the tokenizer; empty if none was given and none is bound."""
+        return self._index.tokenizer or self._tokenizer
 
     def open_session(
         self,
@@ -108,6 +114,7 @@ class Namespace:
             as_token_array([] if output_token_ids is None else output_token_ids, "output_token_ids"),
             validate_labels(labels),
             validate_reads(reads),
+            self._tokenizer,
         )
 
     def add_output(
@@ -156,11 +163,7 @@ class Namespace:
         self._parts.sessions.require_writable(self.path)
         if self._parts.maintenance is not None:
             self._parts.maintenance.apply_backpressure(self._index)
-        return self._parts.outputs.add(self._index, checked)
-
-    def check_outputs(self, outputs: Sequence[NewOutput]) -> None:
-        """Validate outputs without storing them. Raises what :meth:`add_outputs` raises for invalid ones."""
-        self._parts.outputs.check(self._index, as_outputs(outputs))
+        return self._parts.outputs.add(self._index, checked, self._tokenizer)
 
     def forget(self, output_id: OutputId) -> None:
         """Delete one output from log and index. UnknownOutputError if it does not exist."""

@@ -182,10 +182,8 @@ class Handlers:
     def _add(self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply, *, first: bool) -> None:
         outputs = converters.new_outputs(request, self._limits)
         if outputs:
-            if request.tokenizer and not (namespace := self._cache.namespace(request.namespace)).tokenizer:
-                namespace.check_outputs(outputs)  # before the tokenizer is bound
-            ids = self._cache.namespace(request.namespace, request.tokenizer or None).add_outputs(outputs)
-            reply.output_ids.extend(ids)
+            namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
+            reply.output_ids.extend(namespace.add_outputs(outputs))
             reply.outputs += len(outputs)
             reply.tokens += sum(len(output.token_ids) for output in outputs)
         elif not first:
@@ -209,7 +207,7 @@ class Handlers:
             ServiceUnavailableError: ``job`` was cancelled.
         """
         self._require_namespace(request.namespace)
-        namespace = self._cache.namespace(request.namespace, request.tokenizer or None)
+        namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
         with contextlib.ExitStack() as held:
             held.enter_context(_acquired(self._exporting, "too many exports are being read", MAX_EXPORTS))
             with (

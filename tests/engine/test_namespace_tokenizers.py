@@ -14,7 +14,11 @@ from namespace_testing import TEXT
 from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.engine.namespace import Namespace
 from suffixsvc.errors import (
+    InvalidTokensError,
+    LimitExceededError,
     StoreError,
+    TokenizerMismatchError,
+    UnknownNamespaceError,
 )
 from support.engine_parts import parts_of
 
@@ -124,3 +128,31 @@ def test_a_tokenizer_that_came_with_the_first_write_is_not_stored_twice(
     monkeypatch.setattr(parts_of(cache).store, "add_namespace", fails)
     cache.namespace("a", "a-tokenizer").add_output(TEXT)
     assert stored_tokenizers(cache) == {"a": "a-tokenizer"}
+
+
+def test_what_is_refused_binds_no_tokenizer(cache: SuffixCache) -> None:
+    """An open or a write with a tokenizer binds it if it is accepted, as the service's do."""
+    cache.namespace("a").add_output(TEXT)
+    wrong = cache.namespace("a", "wrong", bind=False)
+    with pytest.raises(UnknownNamespaceError):
+        wrong.open_session(TEXT, reads=["nowhere"])
+    with pytest.raises(LimitExceededError):
+        wrong.open_session(range((1 << 20) + 1))
+    with pytest.raises(InvalidTokensError):
+        wrong.add_output([])
+    assert cache.namespace("a").tokenizer == ""
+    cache.namespace("a", "right", bind=False).open_session(TEXT).close()
+    assert stored_tokenizers(cache) == {"a": "right"}
+    for refused in (lambda: wrong.open_session(TEXT), lambda: wrong.add_output(TEXT)):
+        with pytest.raises(TokenizerMismatchError):
+            refused()
+    assert cache.stats().sessions == 0
+
+
+def test_an_accepted_write_stores_its_tokenizer(cache: SuffixCache) -> None:
+    for path in ("a", "b"):
+        cache.namespace(path).add_output(TEXT)
+    cache.namespace("a", "a-tokenizer", bind=False).add_output(TEXT)
+    cache.namespace("b", "b-tokenizer", bind=False)
+    cache.namespace("c", "c-tokenizer", bind=False).add_output(TEXT)
+    assert stored_tokenizers(cache) == {"a": "a-tokenizer", "b": "", "c": "c-tokenizer"}

@@ -127,7 +127,7 @@ def test_an_interrupt_at_any_line_of_a_bulk_load_leaves_index_and_log_agreed(
         while True:
             line += 1
             new = [output(1, uuid=uuid), output(1000 * line, 20), output(1000 * line, 20)]
-            if not interrupted_at(line, code, lambda new=new: parts_of(cache).outputs._log(index, new)):  # type: ignore[misc]  # bound now
+            if not interrupted_at(line, code, lambda new=new: parts_of(cache).outputs._log(index, new, "")):  # type: ignore[misc]  # bound now
                 break
             require_settled(cache, index)
         assert line > 10, "it was interrupted at few lines"

@@ -98,15 +98,18 @@ class OutputLog:
             write.abandon()
             raise
 
-    def add(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
-        """Index and log outputs of one namespace, all or none. See ``Namespace.add_outputs``."""
-        self.check(index, outputs)
+    def add(self, index: NamespaceIndex, outputs: Sequence[NewOutput], tokenizer: str) -> list[OutputId]:
+        """Index and log outputs of one namespace, all or none, and bind their tokenizer.
+
+        See ``Namespace.add_outputs``.
+        """
+        self._check(index, outputs)
         with self._close_guard.while_open():
-            ids = self._log(index, outputs)
+            ids = self._log(index, outputs, tokenizer)
         self.reclaim(index, sum(map(predicted_bytes, outputs)))
         return ids
 
-    def check(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
+    def _check(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
         """Validate outputs of one namespace; the errors of ``Namespace.add_outputs``."""
         for output in outputs:
             check_output(output)
@@ -121,10 +124,10 @@ class OutputLog:
                     "an output belongs to another namespace", expected=index.path, got=output.namespace
                 )
 
-    def _log(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
+    def _log(self, index: NamespaceIndex, outputs: Sequence[NewOutput], tokenizer: str) -> list[OutputId]:
         load = BulkLoad(index, outputs, self._unindexer)
         try:
-            uninterrupted(lambda: load.begin(self.quotas, self._catalog))
+            uninterrupted(lambda: load.begin(self.quotas, self._catalog, tokenizer))
             for _ in outputs:
                 uninterrupted(load.insert_next)
             future = uninterrupted(lambda: load.submit(self._store))

@@ -51,18 +51,22 @@ class Write(ABC):
         self._ended = False
         self.future: Future[list[OutputId]] | None = None
 
-    def begin(self, quotas: QuotaManager, catalog: Catalog, *, live: bool = False) -> None:
+    def begin(
+        self, quotas: QuotaManager, catalog: Catalog, tokenizer: str = "", *, live: bool = False
+    ) -> None:
         """Begin the write: it is in flight from now on.
 
         Args:
+            tokenizer: see ``Catalog.begin_write``.
             live: see ``QuotaManager.admit``.
 
         Raises:
             LimitExceededError: the outputs do not fit.
             UnknownNamespaceError: the namespace was deleted.
+            TokenizerMismatchError: another tokenizer was bound.
         """
         self._on_end.enter_context(quotas.admit(self._index, self._outputs, live=live))
-        self._create = catalog.begin_write(self._index)
+        self._create = catalog.begin_write(self._index, tokenizer)
         self._on_end.callback(lambda: catalog.end_write(self._index, self._create, stored=self._stored))
 
     def submit(self, store: Store) -> Future[list[OutputId]]:

@@ -7,7 +7,7 @@ effects. What the engine checks before it changes anything is left to it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from suffixsvc import wire
 from suffixsvc.config import MAX_READS, PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
@@ -34,23 +34,14 @@ SPLIT_REMEDY = "Send the outputs in several messages; GetServerInfo returns the 
 NativeStep: TypeAlias = tuple[str, int, bytes, int, int, int, int, int, Curve | None]
 
 
-class OpeningValues(NamedTuple):
-    """The checked values of an OpenSessionRequest; ``verify_cost`` is None if it has none."""
-
-    prompt: TokenArray
-    output: TokenArray
-    labels: dict[str, str]
-    reads: list[str]
-    verify_cost: float | FloatArray | None
-
-    @property
-    def arguments(self) -> tuple[TokenArray, TokenArray, dict[str, str], list[str]]:
-        """The arguments of the engine's ``Namespace.open_session``."""
-        return self[:4]
+#: arguments of the engine's ``Namespace.open_session``: prompt, output, labels, reads
+OpeningArguments: TypeAlias = tuple[TokenArray, TokenArray, dict[str, str], list[str]]
+#: a verify cost; None where a request has none
+Cost: TypeAlias = float | FloatArray | None
 
 
-def opening_values(request: pb.OpenSessionRequest, limits: Limits) -> OpeningValues:
-    """Check a request to open a session before it has an effect, such as binding a tokenizer.
+def opening_arguments(request: pb.OpenSessionRequest, limits: Limits) -> tuple[OpeningArguments, Cost]:
+    """Check a request to open a session before a session with a failed close is released for it.
 
     Raises:
         InvalidInputError, InvalidCostError: a field is malformed.
@@ -64,8 +55,8 @@ def opening_values(request: pb.OpenSessionRequest, limits: Limits) -> OpeningVal
         raise too_many_error("reads", MAX_READS, len(request.reads), READS_REMEDY)
     validate_namespace(request.namespace)
     reads = [validate_namespace(path) for path in request.reads]
-    labels = validate_labels(dict(request.labels))
-    return OpeningValues(prompt, output, labels, reads, wire.cost_from_proto(request.verify_cost))
+    arguments = prompt, output, validate_labels(dict(request.labels)), reads
+    return arguments, wire.cost_from_proto(request.verify_cost)
 
 
 def native_step(request: pb.StepRequest, limits: Limits) -> NativeStep:

@@ -21,9 +21,10 @@ import xxhash
 from suffixsvc.config import Limits
 from suffixsvc.errors import AppendGap, LimitExceededError, SessionClosedError
 from suffixsvc.service.messages.converters import (
-    OpeningValues,
+    Cost,
+    OpeningArguments,
     checked_session_id,
-    opening_values,
+    opening_arguments,
     position,
 )
 from suffixsvc.service.sessions import incomplete_outputs
@@ -69,9 +70,8 @@ class SessionRegistry:
             What the engine's ``Namespace.open_session`` raises.
         """
         session_id = checked_session_id(request.session_id) if request.session_id else str(uuid.uuid4())
-        opening = opening_values(request, self._limits)
-        prompt = opening.prompt
-        identity = (request.namespace, xxhash.xxh3_64_hexdigest(prompt.tobytes()))
+        arguments, cost = opening_arguments(request, self._limits)
+        identity = (request.namespace, xxhash.xxh3_64_hexdigest(arguments[0].tobytes()))
         while True:
             try:
                 entry = self.table.get_or_create(session_id, identity)
@@ -80,25 +80,24 @@ class SessionRegistry:
                     raise
                 continue
             with entry.lock:
-                session = entry.session or self._open_engine_session(entry, request, opening)
+                session = entry.session or self._open_engine_session(entry, request, arguments, cost)
                 if session is None:
                     continue  # another open of this id failed while this one waited: a new entry is needed
                 entry.slot.last_active = time.monotonic()
                 return pb.OpenSessionReply(session_id=session_id, length=session.length)
 
     def _open_engine_session(
-        self, entry: SessionEntry, request: pb.OpenSessionRequest, opening: OpeningValues
+        self, entry: SessionEntry, request: pb.OpenSessionRequest, arguments: OpeningArguments, cost: Cost
     ) -> Session | None:
         """Open under the entry's lock; None if the entry was removed from the table in the meantime."""
         if self.table.get(entry.session_id) is not entry:
             return None
         try:
-            namespace = self._cache.namespace(request.namespace, request.tokenizer or None)
-            entry.session = namespace.open_session(*opening.arguments)
+            namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
+            entry.session = namespace.open_session(*arguments)
         except BaseException:
             self.table.remove_unopened(entry)
             raise
-        cost = opening.verify_cost
         entry.session.attach(entry.slot, DEFAULT_VERIFY_COST if cost is None else cost)
         self.table.opened(entry)
         return entry.session
