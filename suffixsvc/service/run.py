@@ -54,7 +54,8 @@ def serve_until_signal(config: ServeConfig) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
     Raises:
-        ListenError, StoreError, InvalidConfigError (the ready file): before any call is accepted.
+        ListenError, StoreError: before any call is accepted.
+        InvalidConfigError: the ready file cannot be written; after the drain if calls were accepted.
     """
     configure_logs(config.log_format, debug=config.debug)
     with queued_log_output():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from limits_testing import KIB, OUTPUT, add, draft_from, ids, index_is_log, outp
 from suffixsvc import Policies, Policy, SuffixCache
 from suffixsvc.engine.limits.eviction import BATCH_OUTPUTS, LOW_WATERMARK
 from suffixsvc.engine.limits.size_estimates import predicted_bytes
-from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreFullError
+from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreError, StoreFullError
 from suffixsvc.runtime.sync_points import with_sync_points
 from suffixsvc.types import NewOutput
 from support.engine_parts import index_of, parts_of
@@ -197,6 +198,30 @@ def test_what_was_drafted_from_stays_after_a_restart(tmp_path: Path) -> None:
         assert gone
         assert gone == [i for i in (old[1], old[3], old[4], old[5]) if i in gone], "the used ones outlived"
         index_is_log(cache)
+
+
+@pytest.mark.parametrize("error", [StoreFullError, StoreError])
+def test_an_order_that_could_not_be_saved_is_saved_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[StoreError]
+) -> None:
+    """Regression: it counted as saved, and the uses until then were lost unless another one followed."""
+
+    def fails(*_: object) -> None:
+        raise error("injected")
+
+    policies = Policies({"ns": Policy(max_bytes=100 * KIB)})
+    with SuffixCache(tmp_path / "d", policies=policies, background=False) as cache:
+        add(cache, "ns", range(3))
+        assert draft_from(cache, "ns", 0) > 0
+        store, indexes = parts_of(cache).store, parts_of(cache).catalog.stored()
+        save = parts_of(cache).quotas.evictor.save
+        with monkeypatch.context() as broken:
+            broken.setattr(store, "put_state", fails)
+            with nullcontext() if error is StoreFullError else pytest.raises(error):
+                save(indexes)
+        assert store.get_state("ns", "drafted") is None
+        save(indexes)
+        assert store.get_state("ns", "drafted") is not None
 
 
 def test_a_lower_limit_holds_from_the_next_start_on(tmp_path: Path) -> None:
