@@ -1,4 +1,4 @@
-"""The durable store: an LMDB log in one folder, open in one process. Writes go through the writer thread."""
+"""The durable store: an LMDB log in one folder, open in one process. Writes go through its thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from suffixsvc.store.files import datafile
 from suffixsvc.store.files.folder import prepare_folder
 from suffixsvc.store.lmdb_log.committer import Committer
 from suffixsvc.store.lmdb_log.environment import Environment, round_up_map_size
-from suffixsvc.store.lmdb_log.writer import Writer
+from suffixsvc.store.lmdb_log.store_thread import StoreThread
 from suffixsvc.store.records.table_records import SCHEMA_VERSION
 from suffixsvc.store.records.validation import check_now
 from suffixsvc.store.transactions.checker import check_view
@@ -46,7 +46,7 @@ class LmdbStore(Store):
     """A :class:`Store` in a folder.
 
     Thread-safe. Belongs to the process that opened it: after a fork the child gets StoreClosedError.
-    Futures resolve on the writer thread; their callbacks must not call the store and wait.
+    Futures resolve on the store's thread; their callbacks must not call the store and wait.
 
     Args:
         path: the folder; created where it is missing.
@@ -105,9 +105,9 @@ class LmdbStore(Store):
         self._clock_stored_at = store_clock.now()
         self._opened_txn = environment.snapshot.counters.txn
         committer = Committer(environment, append_cap, self._scans.record_deletions, store_clock)
-        self._writer = writer = Writer(environment, committer, free_cap=limit)
-        # also runs at interpreter exit, while the (daemon) writer thread still does
-        self._finalizer = weakref.finalize(self, _shut_down, environment.pid, writer)
+        self._thread = thread = StoreThread(environment, committer, free_cap=limit)
+        # also runs at interpreter exit, while the (daemon) thread still does
+        self._finalizer = weakref.finalize(self, _shut_down, environment.pid, thread)
         try:
             if environment.schema < SCHEMA_VERSION:
                 self._upgrade()
@@ -166,7 +166,7 @@ class LmdbStore(Store):
         for ranges in found:
             left = [lsn for first, last in ranges for lsn in range(first, last + 1)]
             log.info("unfinished append found", folder=self._log.path, outputs=len(left))
-            self._writer.undo_append(Undo(left))
+            self._thread.undo_append(Undo(left))
 
     def _finish_deletions(self) -> None:
         """Continue deletions of namespaces that a crash or a full disk interrupted."""
@@ -179,18 +179,18 @@ class LmdbStore(Store):
                 log.info("deletion finished", namespace=row.path, outputs=outputs)
 
     def _submit(self, operation: Operation[T]) -> Future[T]:
-        return self._writer.submit(operation)
+        return self._thread.submit(operation)
 
     def _require_may_wait(self) -> None:
-        self._writer.require_other_thread()
+        self._thread.require_other_thread()
 
     def set_deletion_listener(self, listener: Callable[[Sequence[StoredOutput]], None]) -> None:
-        """Call ``listener`` on the writer thread after every commit that deleted outputs, with these."""
-        self._writer.listener = listener
+        """Call ``listener`` on the store's thread after every commit that deleted outputs, with these."""
+        self._thread.listener = listener
 
     def barrier(self) -> None:
         """Wait until the deletion listener has received the deletions of earlier commits."""
-        self._writer.call_between_transactions(lambda: None)
+        self._thread.call_between_transactions(lambda: None)
 
     def expire(self, now: float | None = None) -> list[StoredOutput]:
         """Delete occurrences whose TTL has passed; write the clock record from time to time."""
@@ -208,15 +208,15 @@ class LmdbStore(Store):
             self._log.require_usable()
         except StoreClosedError as error:
             return error
-        return self._writer.failure()
+        return self._thread.failure()
 
     def stats(self) -> StoreStats:
         """Counts and sizes of the store, and counts of recoveries."""
-        return replace(super().stats(), reopened=self._writer.reopened, defects=self._writer.defects)
+        return replace(super().stats(), reopened=self._thread.reopened, defects=self._thread.defects)
 
     def check(self) -> None:
         """Verify every page, then every record; StoreCorruptError. Writes wait for the first part."""
-        view, finish = self._writer.call_between_transactions(self._log.begin_verified_read)
+        view, finish = self._thread.call_between_transactions(self._log.begin_verified_read)
         try:
             check_view(view)
         finally:
@@ -228,7 +228,7 @@ class LmdbStore(Store):
             # a file that was only read is left unchanged
             if self._log.snapshot.counters.txn != self._opened_txn:
                 self._store_clock(0.0)
-            self._writer.close()
+            self._thread.close()
         self._finalizer.detach()
 
     def _store_clock(self, seconds: float) -> None:
@@ -250,11 +250,11 @@ def _reserve(limit: int) -> int:
     return round_up_map_size(min(max(limit // 32, 256 << 10), 4 << 20))
 
 
-def _shut_down(pid: int, writer: Writer) -> None:
+def _shut_down(pid: int, thread: StoreThread) -> None:
     """Close a store that its owner did not close: at interpreter exit, or when it is collected."""
     if pid != os.getpid():
         return
-    if writer.is_current_thread():  # collected in a callback: the thread cannot wait for itself
-        writer.request_close()
+    if thread.is_current_thread():  # collected in a callback: the thread cannot wait for itself
+        thread.request_close()
     else:
-        writer.close()
+        thread.close()

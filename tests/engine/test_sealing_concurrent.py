@@ -117,7 +117,7 @@ def test_forgetting_that_is_half_done_waits_for_the_exchange(tmp_path: Path, poi
         if point == "merge-entered":
             cache.seal()
         entered, told, go_on = threading.Event(), threading.Event(), threading.Event()
-        parts_of(cache).maintenance.sealer.writer.sync_point = at(point, entered.set)  # type: ignore[union-attr]  # has a folder
+        parts_of(cache).maintenance.sealer.builder.sync_point = at(point, entered.set)  # type: ignore[union-attr]  # has a folder
         forgotten = unindexer_of(cache).forgotten
 
         def late(gone: Any) -> None:
@@ -153,7 +153,7 @@ def test_a_stop_ends_a_build_and_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "d"
     with open_cache(folder, BATCH) as cache:
         fill_random(cache)
-        parts_of(cache).maintenance.sealer.writer.cancel()  # type: ignore[union-attr]  # a cache with a folder has it
+        parts_of(cache).maintenance.sealer.builder.cancel()  # type: ignore[union-attr]  # a cache with a folder has it
         with pytest.raises(SegmentCancelledError):
             cache.seal()
         assert files(folder) == []

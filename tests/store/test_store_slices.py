@@ -38,7 +38,7 @@ def no_descriptors(*_: object) -> bool:
 def test_a_load_goes_on_where_the_look_for_room_after_a_slice_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a commit the writer probes whether a full store has room again. Regression: an error of the probe
+    """After a commit the thread probes whether a full store has room again. Regression: an error of the probe
     failed the load whose slice had just been committed, although its next slice was queued, and counted as a
     defect.
 
@@ -125,14 +125,14 @@ def test_a_defect_after_a_slice_is_one_defect(tmp_path: Path) -> None:
     assert [stored.output.token_ids.tolist() for stored in store.scan()] == [[1]]
     store.check()
     store.close()
-    assert store_parts_of(store).writer.defects == 1
+    assert store_parts_of(store).thread.defects == 1
 
 
 def test_a_load_is_refused_where_nothing_can_be_taken_back_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the second slice of a load failed, there was no room to delete the first one, and the
-    transaction that makes freed pages usable failed, too. That error left the writer before the load was
+    transaction that makes freed pages usable failed, too. That error left the thread before the load was
     failed, so that its future was never resolved.
 
     The load fails at once, and its undo is retried later, once.
@@ -209,7 +209,7 @@ def killed_child(folder: str) -> None:
         more = {"session_id": "s", "incomplete": True, "ttl_seconds": 10**6}  # an entry in every database
         left = store.append([make_output([n], uuid=LOAD[n].uuid, **more) for n in range(20)]).result()
         unfinished = [(left[0], left[-1])]
-        store_parts_of(store).writer.submit(
+        store_parts_of(store).thread.submit(
             Operation(lambda view: view.put_pending(left[0], unfinished))
         ).result()
         for tokens in (2000, 500, 1):

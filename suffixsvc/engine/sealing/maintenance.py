@@ -96,7 +96,7 @@ class Maintenance:
         if os.getpid() != self._pid:  # a forked child has neither the thread nor its locks
             return
         self._stopping = True
-        self.sealer.writer.cancel()
+        self.sealer.builder.cancel()
         with self._sealed:
             self._sealed.notify_all()
         self._task.stop()

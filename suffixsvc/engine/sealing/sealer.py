@@ -24,8 +24,8 @@ import structlog
 from suffixsvc.core.segments import Segment, merge_segments
 from suffixsvc.engine.base.log_rows import batches, rows_of
 from suffixsvc.engine.sealing import segment_files
+from suffixsvc.engine.sealing.segment_builder import SegmentBuilder
 from suffixsvc.engine.sealing.segment_loader import SegmentLoader
-from suffixsvc.engine.sealing.segment_writer import SegmentWriter
 from suffixsvc.engine.sealing.tiering import Size, plan_merge
 from suffixsvc.index import NamespaceIndex, Sealed
 from suffixsvc.runtime.sync_points import SyncPoint
@@ -46,15 +46,15 @@ class Sealer:
         sync_point: see :mod:`suffixsvc.runtime.sync_points`.
 
     Attributes:
-        writer: writes new segments.
+        builder: builds new segments.
         loader: loads and repairs namespaces.
     """
 
     def __init__(self, store: Store, batch_tokens: int, sync_point: SyncPoint) -> None:
         self._store = store
         self._batch_tokens = batch_tokens
-        self.writer = SegmentWriter(store, sync_point)
-        self.loader = SegmentLoader(store, self.writer, batch_tokens)
+        self.builder = SegmentBuilder(store, sync_point)
+        self.loader = SegmentLoader(store, self.builder, batch_tokens)
 
     # --------------------------------------------------------------------------------------------- sealing
 
@@ -80,15 +80,15 @@ class Sealer:
             index.segments.end()
 
     def _seal(self, index: NamespaceIndex, batch: Sequence[StoredOutput]) -> int:
-        self.writer.sync_point("seal-read")
-        record, segment = self.writer.build(index, batch)
+        self.builder.sync_point("seal-read")
+        record, segment = self.builder.build(index, batch)
         with index.move_lock:
             moved = index.move_to_segment(record, segment, batch)
-            self.writer.sync_point("seal-published")
+            self.builder.sync_point("seal-published")
             missing = index.drop_hot(moved)
         if missing:
             log.error("sealed outputs were not in the hot index", namespace=index.path, outputs=missing)
-        self.writer.sync_point("seal-done")
+        self.builder.sync_point("seal-done")
         return len(batch)
 
     # --------------------------------------------------------------------------------------------- merging
@@ -146,25 +146,25 @@ class Sealer:
         finally:
             index.segments.end()
         for name in names:
-            segment_files.remove(self.writer.folder / name)
-            self.writer.sync_point("merge-removed")
+            segment_files.remove(self.builder.folder / name)
+            self.builder.sync_point("merge-removed")
 
     def _replace(self, index: NamespaceIndex, old: Sequence[Sealed], deleted: Sequence[OutputId]) -> None:
         names = [each.record.name for each in old]
         first, last = old[0].record.first_lsn, old[-1].record.last_lsn
         for each in old:
             each.segment.forget(deleted)
-        path = segment_files.new_path(self.writer.folder, index.path, first, last)
-        with self.writer.new_file(path) as job:
+        path = segment_files.new_path(self.builder.folder, index.path, first, last)
+        with self.builder.new_file(path) as job:
             merge_segments(path, [each.segment for each in old], job=job)
-            self.writer.sync_point("merge-built")
+            self.builder.sync_point("merge-built")
             segment = Segment(path)
             size = segment.stats().file_bytes
             record = self._store.replace_segments(index.path, names, path.name, size, deleted)
-            self.writer.sync_point("merge-entered")
+            self.builder.sync_point("merge-entered")
         segment.forget(self._tombstones(index.path, first, last))
         index.replace_segments(record, segment, names)
-        self.writer.sync_point("merge-published")
+        self.builder.sync_point("merge-published")
 
     def _tombstones(self, path: str, first: OutputId, last: OutputId) -> list[OutputId]:
         return [i for i in self._store.tombstones(path) if first <= i <= last]

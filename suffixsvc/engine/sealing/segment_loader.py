@@ -17,7 +17,7 @@ import structlog
 from suffixsvc.core.segments import Segment
 from suffixsvc.engine.base.log_rows import batches, rows_of
 from suffixsvc.engine.sealing import segment_files
-from suffixsvc.engine.sealing.segment_writer import SegmentWriter
+from suffixsvc.engine.sealing.segment_builder import SegmentBuilder
 from suffixsvc.errors import SegmentCancelledError, SegmentCorruptError, StoreClosedError, StoreError
 from suffixsvc.index import NamespaceIndex, Sealed
 from suffixsvc.store.base import Store
@@ -31,15 +31,15 @@ class SegmentLoader:
 
     Args:
         store: the store.
-        writer: writes new segments.
+        builder: builds new segments.
         batch_tokens: tokens of a new segment.
     """
 
-    def __init__(self, store: Store, writer: SegmentWriter, batch_tokens: int) -> None:
+    def __init__(self, store: Store, builder: SegmentBuilder, batch_tokens: int) -> None:
         self._store = store
         self._batch_tokens = batch_tokens
-        self._writer = writer
-        self._folder = writer.folder
+        self._builder = builder
+        self._folder = builder.folder
 
     # --------------------------------------------------------------------------------------------- opening
 
@@ -145,7 +145,7 @@ class SegmentLoader:
             log.warning("a damaged segment stays in the manifest", namespace=index.path, error=str(error))
             return
         index.maintenance.undropped = []
-        self._writer.sync_point("repair-dropped")
+        self._builder.sync_point("repair-dropped")
         self._remove_damaged(damaged)
 
     def _remove_damaged(self, damaged: Sequence[tuple[SegmentRecord, StoreError]]) -> None:
@@ -199,7 +199,7 @@ class SegmentLoader:
     def _seal_loaded(self, index: NamespaceIndex, batch: Sequence[StoredOutput]) -> bool:
         """Seal outputs that are in no index; False if the store cannot write."""
         try:
-            record, segment = self._writer.build(index, batch)
+            record, segment = self._builder.build(index, batch)
         except SegmentCancelledError:
             raise
         except StoreError as error:

@@ -1,1 +1,1 @@
-"""The log in LMDB: environment, databases, group commit, the writer thread."""
+"""The log in LMDB: environment, databases, group commit, the store's thread."""

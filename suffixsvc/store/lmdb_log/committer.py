@@ -34,7 +34,7 @@ _PROBE_BYTES: Final = 16 << 10
 _PROBE_KEY: Final = b"\0probe"
 
 
-class Retry(Exception):  # a signal to the writer
+class Retry(Exception):  # a signal to the store's thread
     """The transaction was aborted because an operation failed after a write; run the others again."""
 
 
@@ -60,7 +60,7 @@ class _Backoff:
 
 
 class Committer:
-    """Write transactions of one environment. For the writer thread; other threads may read the attributes.
+    """Write transactions of one environment. For the store's thread; other threads may read the attributes.
 
     Args:
         environment: the open data folder.

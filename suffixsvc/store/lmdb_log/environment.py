@@ -5,7 +5,7 @@ therefore short and hold a shared lock; growth takes it exclusively:
 
     readers   ──┐  shared    (any thread; never nested, never across a yield)
                 ├── map lock
-    growth    ──┤  exclusive: wait for the last reader, remap   (the writer thread only)
+    growth    ──┤  exclusive: wait for the last reader, remap   (the store's thread only)
     reopening ──┘  exclusive: replace the LMDB environment
 
 After a failed commit it is unknown whether the transaction is on the disk, and LMDB writes no more. The meta
@@ -56,7 +56,7 @@ _REOPEN_SECONDS: Final = 60.0
 class Environment:
     """An open data folder: lock, LMDB environment, databases. Closed once; unusable after a fork.
 
-    Write transactions, :meth:`resize` and :meth:`reopen` belong to the writer thread; :meth:`read` to any.
+    Write transactions, :meth:`resize` and :meth:`reopen` belong to the store's thread; :meth:`read` to any.
 
     Args:
         folder: absolute path; it exists.
@@ -193,7 +193,7 @@ class Environment:
         return LmdbTables(txn, self.handles)
 
     def upgrade(self, view: WriteView) -> None:
-        """Create missing databases in the writer's transaction; :meth:`reload` follows the commit."""
+        """Create missing databases in the write transaction; :meth:`reload` follows the commit."""
         create_missing(self._env, cast("LmdbTables", view.tables).lmdb_txn)
         view.put_schema(self._created_us, new_node_id())
 
@@ -245,11 +245,11 @@ class Environment:
                     raise store_error_of(panic, "reading") from panic
 
     def begin_write(self) -> lmdb.Transaction[bytes]:
-        """Begin a write transaction. Writer thread."""
+        """Begin a write transaction. Store's thread."""
         return self._env.begin(write=True)
 
     def commit(self, txn: lmdb.Transaction[bytes]) -> None:
-        """Commit a write transaction. Writer thread.
+        """Commit a write transaction. Store's thread.
 
         After an error other than a full map :meth:`reopen` must follow: until then it is unknown whether the
         commit is on the disk.
@@ -273,7 +273,7 @@ class Environment:
     def reopen(self) -> None:
         """Roll back a failed commit, verify the file and replace the environment. Reads continue until then.
 
-        Writer thread, without an open transaction.
+        Store's thread, without an open transaction.
 
         Raises:
             StoreError: it failed for now. If before the replacement, the old environment still serves reads,
@@ -320,7 +320,7 @@ class Environment:
     def begin_verified_read(self) -> tuple[ReadView, Callable[[], None]]:
         """Verify the file, then begin a read, which another thread ends by calling the returned function.
 
-        For check(), which needs one consistent view. The map cannot grow while it is open. Writer thread.
+        For check(), which needs one consistent view. The map cannot grow while it is open. Store's thread.
         """
         datafile.verify(self.path)
         with ExitStack() as held:
@@ -330,7 +330,7 @@ class Environment:
             return ReadView(self.tables(txn), self.snapshot), held.pop_all().close
 
     def resize(self, size: int) -> None:
-        """Set the map to ``size`` bytes. Writer thread, without an open transaction.
+        """Set the map to ``size`` bytes. Store's thread, without an open transaction.
 
         Raises:
             OSError: the file cannot be extended to that length.

@@ -1,4 +1,4 @@
-"""Queue of the writer thread: small operations and bulk loads, batched for group commit."""
+"""Queue of the store's thread: small operations and bulk loads, batched for group commit."""
 
 from __future__ import annotations
 

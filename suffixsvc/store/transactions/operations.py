@@ -1,4 +1,4 @@
-"""Operations of the writer thread: work in one transaction, or in slices of a transaction each."""
+"""Operations of the store's thread: work in one transaction, or in slices of a transaction each."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Operation(Generic[T]):
     """Work for a write transaction, and the future of its result.
 
     Attributes:
-        apply: runs on the writer thread, possibly more than once (after an abort); the last result counts. It
-            must have no effects other than through the view.
+        apply: runs on the store's thread, possibly more than once (after an abort); the last result counts.
+            It must have no effects other than through the view.
         size: approximate bytes that it writes.
         rows: log rows that it writes.
         frees: it frees space, so it may use the reserve that appends may not.
@@ -153,7 +153,7 @@ class AppendSlices:
     """An append of many outputs, in slices of at least one output.
 
     Every transaction but the last updates the ``pending`` record of the rows written so far, so that the next
-    open can undo an append that a crash interrupted. Called on the writer thread.
+    open can undo an append that a crash interrupted. Called on the store's thread.
 
     Attributes:
         ids: ids of the outputs in committed slices.

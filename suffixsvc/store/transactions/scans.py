@@ -5,9 +5,9 @@ the highest LSN at its start (the horizon) and the rows deleted since:
 
     rows of the snapshot  =  existing rows with LSN <= horizon  +  rows deleted since
 
-The writer passes every row that it is about to delete to the active scans. A scan reads chunks in short
-transactions and merges these rows. A slow reader thus blocks neither the growth of the map nor the reuse of
-freed pages, and needs memory only for rows deleted meanwhile.
+The store's thread passes every row that it is about to delete to the active scans. A scan reads chunks in
+short transactions and merges these rows. A slow reader thus blocks neither the growth of the map nor the
+reuse of freed pages, and needs memory only for rows deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Scans:
         self._lock = threading.Lock()
 
     def record_deletions(self, view: WriteView) -> None:
-        """Pass the rows that a commit deletes to active scans. Writer thread, with the commit lock held."""
+        """Pass the rows that a commit deletes to active scans. Store's thread, with the commit lock held."""
         if not view.deleted:
             return
         with self._lock:

@@ -16,8 +16,8 @@ from suffixsvc.store.base import Store
 from suffixsvc.types import SegmentRecord, StoredOutput
 
 
-class SegmentWriter:
-    """Writes the segment files of one cache. Not thread-safe, except :meth:`cancel`.
+class SegmentBuilder:
+    """Builds the segment files of one cache. Not thread-safe, except :meth:`cancel`.
 
     Args:
         store: the store; it must have a segment folder.

@@ -1,8 +1,8 @@
-"""The writer thread of a store: the only owner of LMDB's write transactions, with group commit.
+"""The thread of an LMDB store: the only owner of LMDB's write transactions, with group commit.
 
 callers:  submit(operation) ──> queue of small operations, or of bulk loads
                                         │ served alternately; each takes a batch, up to a size
-writer:   begin ── apply, apply, ... ── commit (synced) ── resolve the futures ── next
+thread:   begin ── apply, apply, ... ── commit (synced) ── resolve the futures ── next
              │         │                  │
              │         │                  ├── no room in the map: abort, grow it, redo the batch;
              │         │                  │   it cannot grow: redo one by one, fail those that do not fit
@@ -49,7 +49,7 @@ class _OutOfSpace(Exception):  # a signal inside this module
     """The batch does not fit and the map cannot grow; LMDB's message."""
 
 
-class Writer:
+class StoreThread:
     """Queue and thread. The thread ends with :meth:`close` and no sooner, whatever exception is raised in it.
 
     Args:
@@ -91,7 +91,7 @@ class Writer:
         return operation.future
 
     def call_between_transactions(self, work: Callable[[], T]) -> T:
-        """Run ``work`` on the writer thread between write transactions, and wait."""
+        """Run ``work`` on the store's thread between write transactions, and wait."""
         self.require_other_thread()
         return self.submit(Operation(lambda view: work(), between_transactions=True)).result()
 
@@ -125,18 +125,18 @@ class Writer:
         self._queue.close()
 
     def is_current_thread(self) -> bool:
-        """Whether the caller runs on the writer thread."""
+        """Whether the caller runs on the store's thread."""
         return threading.current_thread() is self._thread
 
     def require_other_thread(self) -> None:
-        """Raise StoreError on the writer thread, which cannot wait for itself."""
+        """Raise StoreError on the store's thread, which cannot wait for itself."""
         if self.is_current_thread():
             raise StoreError(
                 "the store must be called from another thread than that of its futures' callbacks",
                 remedy="Pass the work to a thread of your own.",
             )
 
-    # --- the writer thread --------------------------------------------------------------------------
+    # --- the store's thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
         while self._serve_safely():
@@ -156,7 +156,7 @@ class Writer:
             return self._serve()
         except BaseException:
             self.defects += 1
-            log.exception("unexpected error in the store's writer thread", folder=self._environment.path)
+            log.exception("unexpected error in the store's thread", folder=self._environment.path)
             time.sleep(INITIAL_BACKOFF_SECONDS)  # an error that repeats must not occupy a core
             return True
 

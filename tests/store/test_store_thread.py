@@ -1,4 +1,4 @@
-"""The writer thread: group commit, failing operations, hash collisions, growth of the map, bulk loads."""
+"""The store's thread: group commit, failing operations, hash collisions, growth of the map, bulk loads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.store_parts import store_parts_of
 
 
 class Points:
-    """A sync point that counts, and that can hold the writer at a point."""
+    """A sync point that counts, and that can hold the store's thread at a point."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -54,8 +54,8 @@ def store(tmp_path: Path, points: Points) -> Iterator[LmdbStore]:
     reopened.close()
 
 
-def hold_writer(store: LmdbStore, points: Points) -> Future[list[int]]:
-    """Hold the writer in one append, so that later operations queue."""
+def hold_thread(store: LmdbStore, points: Points) -> Future[list[int]]:
+    """Hold the store's thread in one append, so that later operations queue."""
     points.hold_at = "begun"
     first = store.append([make_output([1])])
     assert points.held.wait(300)
@@ -65,7 +65,7 @@ def hold_writer(store: LmdbStore, points: Points) -> Future[list[int]]:
 
 
 def test_what_waits_shares_one_commit(store: LmdbStore, points: Points) -> None:
-    first = hold_writer(store, points)
+    first = hold_thread(store, points)
     rest = [store.append([make_output([i])]) for i in range(50)]
     points.go.set()
     assert first.result() == [1]
@@ -74,7 +74,7 @@ def test_what_waits_shares_one_commit(store: LmdbStore, points: Points) -> None:
 
 
 def test_a_refused_append_in_a_shared_commit_fails_alone(store: LmdbStore, points: Points) -> None:
-    hold_writer(store, points)
+    hold_thread(store, points)
     futures = [store.append([make_output([i], namespace="nowhere" if i == 1 else NS)]) for i in range(3)]
     points.go.set()
     assert futures[0].result() == [2]
@@ -96,7 +96,7 @@ def test_a_failure_half_way_takes_nothing_else_with_it(
         return result
 
     monkeypatch.setattr(WriteView, "append", failing)
-    hold_writer(store, points)
+    hold_thread(store, points)
     futures = [store.append([make_output([7]), make_output([i])]) for i in (1, 666, 2)]
     points.go.set()
     assert futures[0].result() == [2, 3]
@@ -108,7 +108,7 @@ def test_a_failure_half_way_takes_nothing_else_with_it(
 
 
 def test_a_cancelled_append_is_not_written(store: LmdbStore, points: Points) -> None:
-    hold_writer(store, points)
+    hold_thread(store, points)
     unwanted, wanted = store.append([make_output([8])]), store.append([make_output([9])])
     assert unwanted.cancel()
     points.go.set()
@@ -121,7 +121,7 @@ def test_a_cancelled_append_is_not_written(store: LmdbStore, points: Points) -> 
 def test_close_finishes_what_was_queued(tmp_path: Path, points: Points) -> None:
     store = with_sync_points(LmdbStore, points)(tmp_path)
     store.add_namespace(NamespaceRecord(NS))
-    hold_writer(store, points)
+    hold_thread(store, points)
     futures = [store.append([make_output([i])]) for i in range(5)]
     threading.Timer(0.05, points.go.set).start()
     store.close()
@@ -140,7 +140,7 @@ def test_waiting_inside_a_callback_is_refused_instead_of_hanging(store: LmdbStor
             except StoreError as e:
                 errors.append(e)
 
-    future = hold_writer(store, points)
+    future = hold_thread(store, points)
     future.add_done_callback(callback)
     points.go.set()
     store.append([make_output()]).result()
@@ -162,9 +162,9 @@ def test_a_reader_between_a_commit_and_its_snapshot_waits(
         assert go.acquire(timeout=300)
         return take_snapshot(view)
 
-    hold_writer(store, points)
+    hold_thread(store, points)
     record = NamespaceRecord("new")
-    store_parts_of(store).writer.submit(Operation(lambda view: view.add_namespace(record)))
+    store_parts_of(store).thread.submit(Operation(lambda view: view.add_namespace(record)))
     added = store.append([make_output([2], namespace="new")])
     monkeypatch.setattr(WriteView, "snapshot", slow)
     points.go.set()
@@ -259,7 +259,7 @@ def test_an_output_larger_than_the_map_fits_after_growth(tmp_path: Path) -> None
 def test_a_close_waits_for_one_bounded_bulk_transaction(store: LmdbStore, points: Points) -> None:
     """A bulk load of 100,000 outputs in one transaction took 8.6 s, and every close waited for it. It is
     split, and its slices alternate with other operations."""
-    hold_writer(store, points)
+    hold_thread(store, points)
     bulk = store.append([make_output([i]) for i in range(10 * SLICE_ROWS)])
     another = store.append([make_output([i]) for i in range(10 * SLICE_ROWS)])
     closes = [store.append([make_output([7])]) for _ in range(3)]
@@ -328,7 +328,7 @@ def test_an_output_of_an_unfinished_append_does_not_count_as_logged(store: LmdbS
     """A load is sent again while the first attempt runs: if that failed, outputs that the second one found
     would be deleted."""
     outputs = [make_output([i], uuid=(i + 1).to_bytes(16, "big")) for i in range(4 * SLICE_ROWS)]
-    hold_writer(store, points)
+    hold_thread(store, points)
     bulk = store.append(outputs)
     again = store.append(outputs[:5])  # after one slice of the load
     points.go.set()
