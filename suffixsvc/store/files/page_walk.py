@@ -20,8 +20,8 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from operator import lt
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ META_FLAG: Final = 0x08
 #: the root of an empty tree
 NO_PAGE: Final = 2**64 - 1
 _HEADER: Final = 16
+#: of a node, before its key
+_NODE_HEADER: Final = 8
 _BRANCH, _LEAF, _OVERFLOW = 0x01, 0x02, 0x04
 _BIG, _SUBTREE = 0x01, 0x02
 #: the only flag accepted, of the free tree; databases of the store have none
@@ -47,7 +49,6 @@ _TREE: Final = struct.Struct("<IHHQQQQQ")
 #: main tree; last page, transaction
 META: Final = struct.Struct("<QHHIIIQQ" + 2 * "IHHQQQQQ" + "QQ")
 
-Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 
 
@@ -55,8 +56,7 @@ class _Unsound(Exception):  # a signal inside this module
     """The file is damaged, or has a feature that the store does not use."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tree:
+class _Tree(NamedTuple):
     pad: int
     flags: int
     depth: int
@@ -67,8 +67,7 @@ class _Tree:
     root: int
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """A meta page."""
 
     page: int
@@ -93,17 +92,17 @@ def unpack_meta(raw: bytes) -> Meta:
     return Meta(page, flags, magic, version, map_bytes, _Tree(*trees[:8]), _Tree(*trees[8:]), last_page, txn)
 
 
-@dataclass(frozen=True, slots=True)
-class _Nodes:
+class _Nodes(NamedTuple):
     """The nodes of a block of pages, in the order of their keys."""
 
-    at: Numbers  #: offset of the node in the block
-    page: Numbers  #: index of its page in the block
-    first: npt.NDArray[np.bool_]  #: whether it is the first node of its page
+    raw: bytes  #: the pages
+    first: list[bool]  #: whether it is the first node of its page
+    keys: list[bytes]
+    data: Numbers  #: offset of the data in ``raw``
+    end: Numbers  #: end of its page in ``raw``
     low: Numbers  #: lower half of the data's size or of the child's page number
     high: Numbers
     flags: Numbers
-    key_bytes: Numbers
 
 
 def is_sound(path: str) -> bool:
@@ -143,7 +142,6 @@ class Walk:
         self._pages = self._meta.last_page + 1
         _require(_METAS <= self._pages <= os.fstat(fd).st_size // self._page)
         self.live = np.zeros(self._pages, bool)
-        self._used = 0
         self._unused = np.zeros(self._pages, bool)
 
     def check(self) -> None:
@@ -167,124 +165,101 @@ class Walk:
         branches = 0
         for _ in range(tree.depth - 1):
             branches += len(level)
-            level = np.concatenate([self._children(block) for block in self._blocks(level)])
+            level = np.concatenate([self._children(block) for block in _blocks(level)])
             _require(len(level) <= self._pages)
         _require(branches == tree.branches and len(level) == tree.leaves)
-        last = b""
+        last: Any = 0 if is_free else b""
         entries = overflows = 0
         inside: list[bytes] = []
-        for block in self._blocks(level):
-            buffer, nodes = self._nodes(block, _LEAF)
-            last = self._check_keys(buffer, nodes, last, is_free=is_free)
-            entries += len(nodes.at)
-            overflows += self._check_values(buffer, nodes, inside, is_free=is_free)
+        for block in _blocks(level):
+            nodes = self._nodes(block, _LEAF)
+            last = self._check_keys(nodes, last, is_free=is_free)
+            entries += len(nodes.keys)
+            overflows += self._check_values(nodes, inside, is_free=is_free)
         _require(entries == tree.entries and overflows == tree.overflows)
         return inside
 
-    def _blocks(self, pages: Numbers) -> Iterator[Numbers]:
-        for first in range(0, len(pages), _BLOCK):
-            yield pages[first : first + _BLOCK]
-
     def _mark(self, pages: Numbers) -> None:
         """Mark pages as used; a page must not be used twice."""
-        _require(len(pages) == 0 or (int(pages.min()) >= _METAS and int(pages.max()) < self._pages))
-        _require(not self.live[pages].any())
+        _require(((pages >= _METAS) & (pages < self._pages)).all())
+        _require((np.diff(np.sort(pages)) > 0).all() and not self.live[pages].any())
         self.live[pages] = True
-        self._used += len(pages)
-        _require(np.count_nonzero(self.live) == self._used)
 
     # ----------------------------------------------------------------------------------------------- pages
 
-    def _nodes(self, pages: Numbers, kind: int) -> tuple[Bytes, _Nodes]:
-        """Read pages of one kind; return their bytes and nodes."""
+    def _nodes(self, pages: Numbers, kind: int) -> _Nodes:
+        """Read pages of one kind; return their nodes."""
         self._mark(pages)
         size = self._page
-        buffer = np.empty(len(pages) * size, np.uint8)
-        view = memoryview(buffer.data)
-        for i, page in enumerate(pages.tolist()):
-            _require(os.preadv(self._fd, [view[i * size : (i + 1) * size]], page * size) == size)
-        heads = buffer.reshape(-1, size)[:, :_HEADER].copy()
-        lower, upper = (heads.view("<u2")[:, column].astype(np.int64) for column in (6, 7))
-        _require((heads.view("<u8")[:, 0] == pages.astype(np.uint64)).all())
-        _require((heads.view("<u2")[:, 5] == kind).all())
-        _require((lower >= _HEADER).all() and (lower <= upper).all() and (upper <= size).all())
+        raw = b"".join([os.pread(self._fd, size, page * size) for page in pages.tolist()])
+        heads = _headers(raw, size, pages, kind)
+        lower, upper = heads["lower"].astype(np.int64), heads["upper"].astype(np.int64)
         counts = (lower - _HEADER) // 2
-        _require((counts >= 1).all())
+        _require((counts >= 1).all() and (lower <= upper).all() and (upper <= size).all())
         page = np.repeat(np.arange(len(pages)), counts)
         within = np.arange(len(page)) - np.repeat(np.cumsum(counts) - counts, counts)
+        words = np.frombuffer(raw, "<u2")
         start = page * size
-        offset = _u16(buffer, start + _HEADER + 2 * within)
-        _require((offset >= upper[page]).all() and (offset + 8 <= size).all())
+        offset = words[(start + _HEADER) // 2 + within].astype(np.int64)
+        _require((offset >= upper[page]).all() and (offset + _NODE_HEADER <= size).all())
+        _require(not (offset % 2).any())
         at = start + offset
-        low, high, flags, key_bytes = (_u16(buffer, at + 2 * i) for i in range(4))
-        _require((offset + 8 + key_bytes <= size).all())
-        return buffer, _Nodes(at, page, within == 0, low, high, flags, key_bytes)
+        low, high, flags, key_bytes = (words[at // 2 + i].astype(np.int64) for i in range(4))
+        key, data, end = at + _NODE_HEADER, at + _NODE_HEADER + key_bytes, start + size
+        _require((data <= end).all())
+        keys = [raw[first:last] for first, last in zip(key.tolist(), data.tolist(), strict=True)]
+        return _Nodes(raw, (within == 0).tolist(), keys, data, end, low, high, flags)
 
     def _children(self, pages: Numbers) -> Numbers:
         """Return the child pages of branch pages."""
-        buffer, nodes = self._nodes(pages, _BRANCH)
-        rest = ~nodes.first  # the key of the first node is unused
-        _require((nodes.key_bytes[rest] > 0).all())
-        keys = _Keys(buffer, nodes.at[rest], nodes.key_bytes[rest])
-        same_page = np.diff(nodes.page[rest]) == 0
-        _require((keys.ascend() | ~same_page).all())
+        nodes = self._nodes(pages, _BRANCH)
+        before = b""
+        for is_first, key in zip(nodes.first, nodes.keys, strict=True):
+            _require(is_first or before < key)
+            before = b"" if is_first else key  # the key of the first node is unused
         return nodes.low | nodes.high << 16 | nodes.flags << 32
 
-    def _check_keys(self, buffer: Bytes, nodes: _Nodes, last: bytes, *, is_free: bool) -> bytes:
+    def _check_keys(self, nodes: _Nodes, last: Any, *, is_free: bool) -> Any:
         """Check that keys ascend, from ``last`` of the block before on; return the last key."""
-        keys = _Keys(buffer, nodes.at, nodes.key_bytes)
+        keys: list[Any] = nodes.keys
         if is_free:
-            _require((nodes.key_bytes == 8).all())
-            numbers = keys.bytes.copy().view("<u8")[:, 0]
-            _require((numbers >= 1).all() and (numbers <= self._meta.txn).all())
-            _require((numbers[1:] > numbers[:-1]).all())
-            _require(not last or int(numbers[0]) > int.from_bytes(last, "little"))
-        else:
-            _require(keys.ascend().all())
-            _require(not last or keys.key(0) > last)
-        return keys.key(-1)
+            _require(all(len(key) == 8 for key in keys))
+            keys = [int.from_bytes(key, "little") for key in keys]
+            _require(keys[-1] <= self._meta.txn)
+        _require(all(map(lt, [last, *keys], keys)))
+        return keys[-1]
 
     # ---------------------------------------------------------------------------------------------- values
 
-    def _check_values(self, buffer: Bytes, nodes: _Nodes, inside: list[bytes], *, is_free: bool) -> int:
+    def _check_values(self, nodes: _Nodes, inside: list[bytes], *, is_free: bool) -> int:
         """Check that values are inside their pages or overflow pages; return the number of overflow pages."""
+        raw, data = nodes.raw, nodes.data
         size = nodes.low | nodes.high << 16
-        big = nodes.flags == _BIG
-        subtree = nodes.flags == _SUBTREE
+        big, subtree = nodes.flags == _BIG, nodes.flags == _SUBTREE
         _require((big | subtree | (nodes.flags == 0)).all() and not (is_free and subtree.any()))
-        data = nodes.at + 8 + nodes.key_bytes
-        end = (nodes.page + 1) * self._page
-        _require((data + np.where(big, 8, size) <= end).all())
+        _require((data + np.where(big, 8, size) <= nodes.end).all())
         _require((size[subtree] == _TREE.size).all())
-        inside += [buffer[at : at + _TREE.size].tobytes() for at in data[subtree].tolist()]
-        first = _u64(buffer, data[big])
+        inside += [raw[at : at + _TREE.size] for at in data[subtree].tolist()]
+        # page numbers beyond int63 become negative, and so invalid
+        first = np.frombuffer(b"".join([raw[at : at + 8] for at in data[big].tolist()]), "<i8")
         used = self._check_overflow(first, size[big])
         if is_free:
-            where = iter(first.tolist())
+            pages = iter(first.tolist())
             for at, length, is_big in zip(data.tolist(), size.tolist(), big.tolist(), strict=True):
-                if is_big:
-                    self._free_pages(os.pread(self._fd, length, next(where) * self._page + _HEADER))
-                else:
-                    self._free_pages(buffer[at : at + length].tobytes())
+                self._free_pages(
+                    os.pread(self._fd, length, next(pages) * self._page + _HEADER)
+                    if is_big
+                    else raw[at : at + length]
+                )
         return used
 
     def _check_overflow(self, first: Numbers, size: Numbers) -> int:
         """Check and mark the overflow pages of values, given first pages and sizes; return their number."""
-        if not len(first):
-            return 0
         need = (_HEADER - 1 + size) // self._page + 1
-        _require(
-            (first >= _METAS).all() and (first < self._pages).all() and (first + need <= self._pages).all()
-        )
-        order = np.argsort(first)
-        heads = b"".join([os.pread(self._fd, _HEADER, page * self._page) for page in first[order].tolist()])
-        _require(len(heads) == _HEADER * len(first))
-        table = np.frombuffer(heads, np.uint8).reshape(-1, _HEADER)
-        _require((table.view("<u8")[:, 0] == first[order].astype(np.uint64)).all())
-        _require((table.view("<u2")[:, 5] == _OVERFLOW).all())
-        _require((table.view("<u4")[:, 3] == need[order]).all())
-        before = np.cumsum(need) - need
-        self._mark(np.repeat(first - before, need) + np.arange(int(need.sum())))
+        _require(((first >= _METAS) & (first < self._pages)).all() and (first + need <= self._pages).all())
+        raw = b"".join([os.pread(self._fd, _HEADER, page * self._page) for page in first.tolist()])
+        _require((_headers(raw, _HEADER, first, _OVERFLOW)["count"] == need).all())
+        self._mark(np.repeat(first - np.cumsum(need) + need, need) + np.arange(int(need.sum())))
         return int(need.sum())
 
     def _free_pages(self, raw: bytes) -> None:
@@ -301,40 +276,18 @@ class Walk:
             self._unused[pages] = True
 
 
-class _Keys:
-    """A matrix of keys, one per row, padded with zeros."""
-
-    def __init__(self, buffer: Bytes, at: Numbers, lengths: Numbers) -> None:
-        longest = int(lengths.max()) if len(lengths) else 0
-        column = np.arange(longest)
-        where = np.minimum(at[:, None] + 8 + column, len(buffer) - 1)
-        self.lengths = lengths
-        self.bytes: Any = np.where(column < lengths[:, None], buffer[where], np.uint8(0))
-
-    def key(self, i: int) -> bytes:
-        """Return a key without padding."""
-        return bytes(self.bytes[i, : self.lengths[i]].tobytes())
-
-    def ascend(self) -> npt.NDArray[np.bool_]:
-        """Whether each key but the first is greater than the key before: bool[n - 1]."""
-        if len(self.lengths) < 2 or not self.bytes.shape[1]:
-            return np.zeros(max(0, len(self.lengths) - 1), bool)
-        before, after = self.bytes[:-1], self.bytes[1:]
-        differ = before != after
-        place = differ.argmax(axis=1)
-        row = np.arange(len(before))
-        greater = after[row, place] > before[row, place]
-        longer = self.lengths[1:] > self.lengths[:-1]
-        result: npt.NDArray[np.bool_] = np.where(differ[row, place], greater, longer)
-        return result
+def _blocks(pages: Numbers) -> Iterator[Numbers]:
+    for first in range(0, len(pages), _BLOCK):
+        yield pages[first : first + _BLOCK]
 
 
-def _u16(buffer: Bytes, at: Numbers) -> Numbers:
-    return buffer[at].astype(np.int64) | buffer[at + 1].astype(np.int64) << 8
-
-
-def _u64(buffer: Bytes, at: Numbers) -> Numbers:
-    """Read u64 page numbers; those beyond int63 become negative, and so invalid."""
-    wide = buffer[at[:, None] + np.arange(8)].astype(np.int64)
-    result: Numbers = (wide << np.arange(0, 64, 8)).sum(axis=1)
-    return result
+def _headers(raw: bytes, stride: int, pages: Numbers, kind: int) -> npt.NDArray[Any]:
+    """Return the headers of pages, ``stride`` bytes apart, after a check of their numbers and type."""
+    _require(len(raw) == stride * len(pages))
+    fields = {"page": ("<u8", 0), "flags": ("<u2", 10), "lower": ("<u2", 12), "upper": ("<u2", 14)}
+    fields["count"] = "<u4", 12  # of overflow pages, instead of the two bounds
+    formats, offsets = zip(*fields.values(), strict=True)
+    layout = {"names": [*fields], "formats": formats, "offsets": offsets, "itemsize": stride}
+    heads = np.frombuffer(raw, np.dtype(layout))  # type: ignore[call-overload]  # a dict with strides
+    _require((heads["page"] == pages.astype(np.uint64)).all() and (heads["flags"] == kind).all())
+    return heads
