@@ -8,29 +8,7 @@
 Downloaded files are never imported or executed.
 """
 
-from suffixsvc_models.cache import ModelStatus, get, list_models, models_dir, path, resolve
-from suffixsvc_models.registry import (
-    HubSource,
-    Model,
-    Progress,
-    Registry,
-    WheelPart,
-    WheelSource,
-    load_registry,
-)
+from suffixsvc_models.cache import get, list_models, models_dir, path, resolve
+from suffixsvc_models.registry import Registry, load_registry
 
-__all__ = [
-    "HubSource",
-    "Model",
-    "ModelStatus",
-    "Progress",
-    "Registry",
-    "WheelPart",
-    "WheelSource",
-    "get",
-    "list_models",
-    "load_registry",
-    "models_dir",
-    "path",
-    "resolve",
-]
+__all__ = ["Registry", "get", "list_models", "load_registry", "models_dir", "path", "resolve"]

@@ -16,6 +16,8 @@ from suffixsvc.errors import VocabularyMismatchError
 
 MAX_SIZE_DIFFERENCE: Final = 128
 FIRST_COMPARED_ID: Final = 5
+#: names of llama.cpp's numeric vocabulary types
+_KINDS: Final = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")
 _PADDING: Final = re.compile(rb"\[PAD\d+\]")
 
 
@@ -58,6 +60,11 @@ class RuleOutcome:
     target: str
     draft: str
     what: str = ""
+
+
+def vocabulary_kind(number: object) -> str:
+    """Return the name of llama.cpp's numeric vocabulary type."""
+    return _KINDS[number] if isinstance(number, int) and 0 <= number < len(_KINDS) else f"type {number}"
 
 
 def compare_vocabularies(draft: Vocabulary, target: Vocabulary) -> tuple[RuleOutcome, ...]:

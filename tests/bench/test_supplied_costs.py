@@ -24,7 +24,7 @@ from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 from suffixsvc_driver.workers.server.engine import DraftEngine
-from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
+from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
 from suffixsvc_models.vocabulary import Vocabulary
 from support.targets import WIDTH_INDEPENDENT, talkative_prompt
 from support.tiny_gguf import write_tiny_llama
@@ -51,7 +51,7 @@ def replayed_at_costs(
     )
     engine = DraftEngine(model, settings)
     with tempfile.TemporaryDirectory(prefix="w") as folder:
-        server = DraftWorkerServer(engine, f"unix:{folder}/s", busy_after_seconds=30.0)
+        server = DraftWorkerServer(engine, f"unix:{folder}/s", WorkerSettings(busy_after_seconds=30.0))
         server.start()
         try:
             with DraftWorkerClient(server.address) as client:

@@ -28,6 +28,7 @@ from suffixsvc_driver.workers.pool.pool import WorkerPool
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest
 from support.llama_tools import Note, RunningServer, Tools, serving
 from support.tiny_gguf import write_tiny_llama
+from support.worker_parts import draft_alone
 
 pytestmark = pytest.mark.interop
 
@@ -94,7 +95,7 @@ def test_it_drafts_as_our_worker_does(
     compared = differing = 0
     for after in ((), tuple(target.model.tokenize(" April, May"))):
         found = ask(session, after=after)
-        ours = engine.draft(DraftRequest("s", 0, [*text, *after], DRAFTED))
+        ours = draft_alone(engine, DraftRequest("s", 0, [*text, *after], DRAFTED))
         same = int((found.token_ids == ours.token_ids).cumprod().sum())
         assert same > DRAFTED // 2, (found.token_ids, ours.token_ids)
         np.testing.assert_allclose(found.probs[:same], ours.probs[:same], atol=0.1)
@@ -124,7 +125,7 @@ def test_characters_of_several_tokens(
     session.set_text(text[:last])
     draft = ask(session)
     assert draft.token_ids.tolist() == reply["tokens"][: len(draft)] == [text[last]]
-    assert session.failures == 0
+    assert session.counts.failures == 0
     session.close()
     note(
         "llama-server",
@@ -148,7 +149,7 @@ def test_a_generation_with_it(server: RunningServer, target: LlamaTarget, tools:
         )
         layer.close()
     assert result.stats.acceptance_rate > 0.8
-    assert layer.session.failures == 0
+    assert layer.session.counts.failures == 0
     note(
         "llama-server",
         "as draft worker: a generation of 64 tokens with the same model as target",
@@ -178,7 +179,7 @@ def test_connections_that_the_server_closes(client: LlamaServerClient, target: L
     session.set_text([1000] * 5)
     for _ in range(220):
         assert len(session.draft(1, PATIENT)) == 1
-    assert (session.late, session.failures, session.busy) == (0, 0, 0)
+    assert (session.counts.late, session.counts.failures, session.counts.busy) == (0, 0, 0)
     session.close()
 
 

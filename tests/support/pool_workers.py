@@ -14,7 +14,7 @@ from suffixsvc_driver.workers.pool.entry import WorkerState
 from suffixsvc_driver.workers.pool.pool import WorkerPool
 from suffixsvc_driver.workers.pool.pool_session import PoolSession
 from suffixsvc_driver.workers.server.engine import DraftEngine
-from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
+from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
 from suffixsvc_models.vocabulary import Vocabulary
 
 PATIENT = 300.0
@@ -29,7 +29,7 @@ def worker(address: str, model: Path, context: int = 512, checks: int = 0) -> It
         context, slots=2, threads=1, max_width=1 + checks, flash_attention=False, kv_type="f32"
     )
     engine = DraftEngine(model, settings)
-    server = DraftWorkerServer(engine, address, busy_after_seconds=PATIENT)
+    server = DraftWorkerServer(engine, address, WorkerSettings(busy_after_seconds=PATIENT))
     server.start()
     try:
         yield engine

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from suffixsvc.config import validate_labels
-from suffixsvc.errors import InvalidConfigError
 from suffixsvc.types import Labels, TokenIds, VerifyCost
 from suffixsvc.values import as_cost_curve
+from suffixsvc_driver.settings.checks import as_integer, as_real
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,11 @@ class TrackerConfig:
     def __post_init__(self) -> None:
         as_cost_curve(self.verify_cost, 0)
         validate_labels(self.labels)
-        for name in ("max_draft_tokens", "vocab_size", "max_sequences"):
-            value = getattr(self, name)
-            if not (value is None and name == "vocab_size") and (type(value) is not int or value < 1):
-                raise InvalidConfigError(f"{name} must be an int >= 1", got=repr(value)[:80])
-        seconds = self.idle_seconds
-        if type(seconds) not in (int, float) or not (math.isfinite(seconds) and seconds > 0):
-            raise InvalidConfigError("idle_seconds must be a finite number > 0", got=repr(seconds)[:80])
+        as_integer("max_draft_tokens", self.max_draft_tokens)
+        as_integer("max_sequences", self.max_sequences)
+        if self.vocab_size is not None:
+            as_integer("vocab_size", self.vocab_size)
+        as_real("idle_seconds", self.idle_seconds, sys.float_info.min, condition="a finite number > 0")
 
 
 @dataclass(frozen=True, slots=True)

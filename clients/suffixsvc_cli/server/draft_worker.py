@@ -61,7 +61,8 @@ def draft_worker(options: WorkerOptions) -> None:
     import suffixsvc_models as models
     from suffixsvc.service.listeners.listen import parse_address, prepare
     from suffixsvc_driver.targets.llama.context_settings import ContextSettings
-    from suffixsvc_driver.workers.server.run import WorkerSettings, serve_until_signal
+    from suffixsvc_driver.workers.server.run import serve_until_signal
+    from suffixsvc_driver.workers.server.servicer import WorkerSettings
 
     address = parse_address(options.listen)
     prepare(address, insecure_network=options.insecure_network)

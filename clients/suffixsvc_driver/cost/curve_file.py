@@ -146,11 +146,14 @@ def _remedy(path: Path) -> str:
     return f"Delete {path.name} to measure again."
 
 
-def _machine() -> dict[str, Any]:
-    model = platform.processor()
+def cpu_name() -> str:
+    """Name of the processor; "" if unknown."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    return {"host": socket.gethostname(), "cpu": model, "cores": os.cpu_count()}
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _machine() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "cpu": cpu_name(), "cores": os.cpu_count()}

@@ -29,6 +29,9 @@ _PRIOR_WEIGHT: Final = 4.0
 #: labels after which counts halve
 _CAP: Final = 128.0
 
+#: layer, probability bucket and, in a finer cell, depth bucket
+_Key = tuple[str, int] | tuple[str, int, int]
+
 
 class Calibrator:
     """Calibration tables and query statistics of the layers of one pipeline, by layer name.
@@ -38,8 +41,7 @@ class Calibrator:
 
     def __init__(self) -> None:
         self._layers: dict[str, DecayingMean] = {}
-        self._buckets: dict[tuple[str, int], DecayingMean] = {}
-        self._depths: dict[tuple[str, int, int], DecayingMean] = {}
+        self._cells: dict[_Key, DecayingMean] = {}
         self._layer_values: dict[str, LayerValue] = {}
 
     def layer_value(self, layer: str, prior_seconds: float) -> LayerValue:
@@ -59,13 +61,10 @@ class Calibrator:
         p = raw_probability
         if overall is not None:
             p *= min(1.0, overall.mean(1.0, _PRIOR_WEIGHT))
-        bucket = bisect_right(_PROBABILITY_EDGES, raw_probability)
-        cell = self._buckets.get((layer, bucket))
-        if cell is not None:
-            p = cell.mean(p, _PRIOR_WEIGHT)
-        cell = self._depths.get((layer, bucket, bisect_right(_DEPTH_EDGES, depth)))
-        if cell is not None:
-            p = cell.mean(p, _PRIOR_WEIGHT)
+        for key in _keys(layer, raw_probability, depth):
+            cell = self._cells.get(key)
+            if cell is not None:
+                p = cell.mean(p, _PRIOR_WEIGHT)
         return p
 
     def learn(self, layer: str, raw_probability: float, depth: int, hit: bool) -> None:
@@ -74,16 +73,20 @@ class Calibrator:
         overall.add(hit, raw_probability)
         # Underestimates earn no credit that later overestimates could use up.
         overall.total = min(overall.total, overall.weight + _PRIOR_WEIGHT)
-        bucket = bisect_right(_PROBABILITY_EDGES, raw_probability)
-        self._buckets.setdefault((layer, bucket), DecayingMean(_CAP)).add(hit)
-        depth_bucket = bisect_right(_DEPTH_EDGES, depth)
-        self._depths.setdefault((layer, bucket, depth_bucket), DecayingMean(_CAP)).add(hit)
+        for key in _keys(layer, raw_probability, depth):
+            self._cells.setdefault(key, DecayingMean(_CAP)).add(hit)
 
     def acceptance(self, layer: str, prior: float) -> float:
         """Acceptance rate of the layer's labelled tokens; ``prior`` before there are any."""
         hits = seen = 0.0
         for bucket in range(len(_PROBABILITY_EDGES) + 1):
-            cell = self._buckets.get((layer, bucket))
+            cell = self._cells.get((layer, bucket))
             if cell is not None:
                 hits, seen = hits + cell.total, seen + cell.weight
         return (hits + _PRIOR_WEIGHT * prior) / (seen + _PRIOR_WEIGHT)
+
+
+def _keys(layer: str, raw_probability: float, depth: int) -> tuple[_Key, _Key]:
+    """Cells of a token, the coarser one first."""
+    bucket = bisect_right(_PROBABILITY_EDGES, raw_probability)
+    return (layer, bucket), (layer, bucket, bisect_right(_DEPTH_EDGES, depth))

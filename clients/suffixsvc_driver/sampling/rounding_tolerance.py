@@ -24,11 +24,9 @@ import numpy.typing as npt
 
 from suffixsvc.types import FloatArray
 from suffixsvc_driver.sampling.sampler import Sampler
-from suffixsvc_driver.sampling.settings import Sampling, uniform
+from suffixsvc_driver.sampling.settings import IdArray, Sampling, WideArray, uniform
 
-_Wide = npt.NDArray[np.float64]
 _Mask = npt.NDArray[np.bool_]
-_Ids = npt.NDArray[np.int64]
 
 
 def near_tie_distance(
@@ -70,7 +68,7 @@ def near_tie_distance(
 
 def _candidates(
     logits: FloatArray, sampling: Sampling, gap: float, share: float
-) -> tuple[_Ids, _Wide, _Mask]:
+) -> tuple[IdArray, WideArray, _Mask]:
     """Return ascending ids that may be kept, their scaled logits, and which are certainly kept."""
     total = len(logits)
     wide = logits.astype(np.float64)
@@ -100,13 +98,13 @@ def _candidates(
     return keep, scaled[keep], certain[keep]
 
 
-def _truncation(count: int, ranked: _Wide, gap: float) -> tuple[_Mask, _Mask]:
+def _truncation(count: int, ranked: WideArray, gap: float) -> tuple[_Mask, _Mask]:
     """Return which of the ranked tokens may be, and which certainly are, among the first ``count``."""
     sure = ranked > ranked[count] + gap if count < len(ranked) else np.ones(len(ranked), np.bool_)
     return ranked >= ranked[count - 1] - gap, sure
 
 
-def _distance(ids: _Ids, scaled: _Wide, sure: _Mask, token: int, number: float) -> float:
+def _distance(ids: IdArray, scaled: WideArray, sure: _Mask, token: int, number: float) -> float:
     """Return the distance of a number from the token's interval."""
     where = np.flatnonzero(ids == token)
     if len(where) == 0:
@@ -115,7 +113,7 @@ def _distance(ids: _Ids, scaled: _Wide, sure: _Mask, token: int, number: float) 
     return max(0.0, low - number, number - high)
 
 
-def _intervals(scaled: _Wide, sure: _Mask) -> tuple[_Wide, _Wide]:
+def _intervals(scaled: WideArray, sure: _Mask) -> tuple[WideArray, WideArray]:
     """Return the lowest lower and the highest upper end of each token's interval, given that it is kept."""
     if not len(scaled):
         return scaled, scaled

@@ -27,7 +27,16 @@ import numpy.typing as npt
 from suffixsvc.errors import GrammarError, InvalidConfigError
 from suffixsvc.types import FloatArray
 from suffixsvc_driver.sampling.penalties import Penalties
-from suffixsvc_driver.sampling.settings import IdArray, Sampling, draw, sample_token, truncate, uniform
+from suffixsvc_driver.sampling.settings import (
+    IdArray,
+    Sampling,
+    WideArray,
+    draw,
+    largest,
+    sample_token,
+    truncate,
+    uniform,
+)
 from suffixsvc_driver.settings.checks import require
 
 #: numbers of most probable tokens that greedy sampling checks against the grammar, before
@@ -158,9 +167,7 @@ class Sampler:
         """Return which of the tokens the grammar permits next; all without a grammar."""
         return np.ones(len(ids), np.bool_) if self._grammar is None else self._grammar.permits(ids)
 
-    def resampling_candidates(
-        self, adjusted: FloatArray, position: int
-    ) -> tuple[IdArray, npt.NDArray[np.float64]]:
+    def resampling_candidates(self, adjusted: FloatArray, position: int) -> tuple[IdArray, WideArray]:
         """Return the candidates after a refusal: ids, ascending, and their logits divided by the temperature.
 
         Raises:
@@ -179,13 +186,9 @@ class Sampler:
 
     def _best_permitted(self, logits: FloatArray, grammar: Grammar, position: int) -> int:
         """Return the permitted token of the largest logit, the lowest id on ties."""
-        total = len(logits)
-        for count in (*_GREEDY_CANDIDATES, total):
-            if count < total:
-                edge = np.partition(logits, total - count)[total - count]
-                ids = np.flatnonzero((logits >= edge) & (logits > -math.inf))
-            else:
-                ids = np.flatnonzero(logits > -math.inf)
+        for count in (*_GREEDY_CANDIDATES, len(logits)):
+            ids = largest(logits, min(count, len(logits)))
+            ids = ids[logits[ids] > -math.inf]
             ids = ids[grammar.permits(ids)]
             if len(ids):
                 return int(ids[logits[ids].argmax()])

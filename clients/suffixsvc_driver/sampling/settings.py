@@ -197,7 +197,7 @@ def truncate(logits: FloatArray, sampling: Sampling) -> tuple[IdArray, WideArray
     Returns the ids of the kept tokens, ascending, and their logits divided by the temperature.
     """
     total = len(logits)
-    ids = _largest(logits, sampling.top_k) if 0 < sampling.top_k < total else np.arange(total)
+    ids = largest(logits, sampling.top_k) if 0 < sampling.top_k < total else np.arange(total)
     scaled = logits[ids].astype(np.float64) / sampling.temperature
     if sampling.top_p < 1.0:
         at = _reaching(scaled, sampling.top_p)
@@ -208,7 +208,7 @@ def truncate(logits: FloatArray, sampling: Sampling) -> tuple[IdArray, WideArray
     return ids, scaled
 
 
-def _largest(values: FloatArray | WideArray, count: int) -> IdArray:
+def largest(values: FloatArray | WideArray, count: int) -> IdArray:
     """Return the indices of the largest ``count`` values, ascending; the first ones among equals."""
     blocks = len(values) // _BLOCK
     near = None
@@ -232,7 +232,7 @@ def _reaching(scaled: WideArray, share: float) -> IdArray:
     count = _TOP_P_CANDIDATES
     while True:
         # sorting the whole vocabulary would dominate the cost of sampling
-        top = _largest(scaled, count) if count < total else np.arange(total)
+        top = largest(scaled, count) if count < total else np.arange(total)
         order = top[np.argsort(-scaled[top], kind="stable")]
         shares = np.cumsum(weights[order]) / whole
         if count >= total or shares[-1] >= share:

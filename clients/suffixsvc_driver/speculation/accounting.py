@@ -162,8 +162,7 @@ class Stats(_Counts):
         Shares of the steps with a draft, of the steps with an accepted token, and of the output tokens.
         """
         counts = self.evidence.get(kind, HitCounts())
-        steps, tokens = max(1, self.steps), max(1, self.tokens)
-        return counts.steps_with_draft / steps, counts.steps_with_hit / steps, counts.output_tokens / tokens
+        return self._rates(counts.steps_with_draft, counts)
 
     def layer_hit_rates(self, name: str) -> tuple[float, float, float]:
         """Return the hit rates of a layer.
@@ -172,8 +171,11 @@ class Stats(_Counts):
         the output tokens.
         """
         counts = self.layers.get(name, LayerCounts())
+        return self._rates(counts.answered, counts.sent)
+
+    def _rates(self, drafts: int, counts: HitCounts) -> tuple[float, float, float]:
         steps, tokens = max(1, self.steps), max(1, self.tokens)
-        return counts.answered / steps, counts.sent.steps_with_hit / steps, counts.sent.output_tokens / tokens
+        return drafts / steps, counts.steps_with_hit / steps, counts.output_tokens / tokens
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data, rates included."""

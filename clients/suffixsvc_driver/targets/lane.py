@@ -89,10 +89,8 @@ class Lane:
         """
         tokens = (*self._again, self._last, *drafted)
         start, logits_from = len(self.slot.tokens), len(self._again)
-        if not parents:
-            return Part(self.slot.index, start, tokens, logits_from)
         check_parents(parents, len(drafted))
-        if is_chain(parents):
+        if is_chain(parents):  # no parents are a chain, too
             return Part(self.slot.index, start, tokens, logits_from)
         if leaf_count(parents) > self.max_branches:
             raise LimitExceededError(

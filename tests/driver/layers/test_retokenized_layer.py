@@ -25,7 +25,7 @@ from suffixsvc_driver.targets.llama.tokenizer import LlamaTokenizer
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 from suffixsvc_driver.workers.server.engine import DraftEngine
-from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
+from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
 from support.other_vocabularies import CYCLE, PAIRS, write_ascii_llama, write_cycle
 from support.targets import WIDTH_INDEPENDENT
 from support.tiny_gguf import SPECIAL, byte_texts
@@ -42,7 +42,7 @@ SETTINGS = ContextSettings(
 def worker(path: Path, settings: ContextSettings = SETTINGS) -> Iterator[DraftWorkerClient]:
     engine = DraftEngine(path, settings)
     with tempfile.TemporaryDirectory(prefix="w") as folder:
-        server = DraftWorkerServer(engine, f"unix:{folder}/s", busy_after_seconds=PATIENT)
+        server = DraftWorkerServer(engine, f"unix:{folder}/s", WorkerSettings(busy_after_seconds=PATIENT))
         server.start()
         with DraftWorkerClient(server.address) as client:
             yield client
@@ -76,7 +76,7 @@ def test_a_vocabulary_in_another_order(tmp_path: Path) -> None:
             assert result.stats.acceptance_rate == 1.0
             assert result.stats.mat > 4
             assert result.stats.evidence["draft-model"].output_tokens == result.stats.accepted
-            assert layer.session.late == 0
+            assert layer.session.counts.late == 0
             # the next call of the same agent: what both prompts share stays on the worker
             longer = [*prompt, *plain.token_ids[:20], *b" more"]
             again = generate(target, longer, FIRST_MATCH, [layer], max_tokens=20, curve=CURVE)

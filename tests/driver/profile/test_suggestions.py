@@ -15,8 +15,9 @@ from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest, Job
-from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
+from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
 from support.tiny_kinds import write_tiny_lfm2, write_tiny_mamba
+from support.worker_parts import draft_alone
 
 SETTINGS = ContextSettings(
     context_size=512, slots=2, threads=1, max_width=17, flash_attention=False, kv_type="f32"
@@ -59,13 +60,15 @@ def test_suggestions_change_nothing_but_the_passes(
     for case in range(60):
         text = [rng.randrange(5, 200) for _ in range(rng.randrange(1, 30))]
         wanted, p_min = rng.randrange(0, 14), rng.choice([0.0, 0.0, 0.02])
-        plain = checking.draft(DraftRequest(f"plain{case}", 0, text, wanted, p_min))
+        plain = draft_alone(checking, DraftRequest(f"plain{case}", 0, text, wanted, p_min))
         right = rng.randrange(0, len(plain) + 1)
         noise = [rng.randrange(-3, checking.model.vocab_size + 9) for _ in range(rng.randrange(0, 25))]
         suggested = [*plain.token_ids.tolist()[:right], *noise]
-        checking.draft(DraftRequest(f"s{case}", 0, text, 0))  # what is left is drafting
+        draft_alone(checking, DraftRequest(f"s{case}", 0, text, 0))  # what is left is drafting
         before = passes.count
-        draft = checking.draft(DraftRequest(f"s{case}", len(text), [], wanted, p_min, suggested=suggested))
+        draft = draft_alone(
+            checking, DraftRequest(f"s{case}", len(text), [], wanted, p_min, suggested=suggested)
+        )
         assert draft.token_ids.tolist() == plain.token_ids.tolist()
         assert draft.probs.tolist() == pytest.approx(plain.probs.tolist(), rel=1e-3)
         agreed = min(common_prefix(draft.token_ids.tolist(), suggested), checking.checks)
@@ -74,8 +77,8 @@ def test_suggestions_change_nothing_but_the_passes(
         saved += len(draft) - (passes.count - before)
         kept = rng.randrange(0, len(draft) + 1)
         more = [*draft.token_ids.tolist()[:kept], rng.randrange(5, 200)]
-        after = checking.draft(DraftRequest(f"s{case}", len(text), more, 5))
-        fresh = checking.draft(DraftRequest(f"fresh{case}", 0, [*text, *more], 5))
+        after = draft_alone(checking, DraftRequest(f"s{case}", len(text), more, 5))
+        fresh = draft_alone(checking, DraftRequest(f"fresh{case}", 0, [*text, *more], 5))
         assert after.token_ids.tolist() == fresh.token_ids.tolist()
     assert saved > 50
 
@@ -84,7 +87,7 @@ def test_several_sessions_hinted_draft_what_each_would_alone(tiny_model: Path) -
     settings = replace(SETTINGS, slots=4)
     engine = DraftEngine(tiny_model, settings, batch_width=3)
     texts = [[70, 71, 72], [80, 81], [90, 91, 92, 93]]
-    alone = [engine.draft(DraftRequest(f"alone{i}", 0, text, 8)) for i, text in enumerate(texts)]
+    alone = [draft_alone(engine, DraftRequest(f"alone{i}", 0, text, 8)) for i, text in enumerate(texts)]
     jobs: list[Job] = []
     for i, text in enumerate(texts):
         suggested = [[], alone[1].token_ids.tolist()[:3], [7, 7, 7]][i]
@@ -106,7 +109,7 @@ def test_a_worker_says_whether_it_checks(
     tiny_model: Path, tiny_target: LlamaTarget, socket_path: str, width: int
 ) -> None:
     engine = DraftEngine(tiny_model, replace(SETTINGS, max_width=width))
-    server = DraftWorkerServer(engine, f"unix:{socket_path}", busy_after_seconds=PATIENT)
+    server = DraftWorkerServer(engine, f"unix:{socket_path}", WorkerSettings(busy_after_seconds=PATIENT))
     server.start()
     with DraftWorkerClient(server.address) as client:
         layer = DraftModelLayer(client, tiny_target.model.vocabulary)
@@ -120,7 +123,7 @@ def test_a_cut_that_fails_after_all_ends_the_draft(
     checking: DraftEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was drafted by then is right; the text is read again."""
-    plain = checking.draft(DraftRequest("a", 0, [70, 71, 72], 8)).token_ids.tolist()
+    plain = draft_alone(checking, DraftRequest("a", 0, [70, 71, 72], 8)).token_ids.tolist()
     checking.forget("a")
     job = checking.begin(DraftRequest("b", 0, [70, 71, 72], 8, suggested=[*plain[:3], plain[3] + 1]))
     assert job is not None
@@ -142,11 +145,11 @@ def test_a_hybrid_model_drafts_for_the_text_it_is_sent(tmp_path: Path) -> None:
     rng = random.Random(7)
     for case in range(40):
         text = [rng.randrange(5, 200) for _ in range(rng.randrange(1, 6))]
-        draft = engine.draft(DraftRequest(f"{case}", 0, text, rng.randrange(0, 5))).token_ids.tolist()
+        draft = draft_alone(engine, DraftRequest(f"{case}", 0, text, rng.randrange(0, 5))).token_ids.tolist()
         keep = rng.randrange(0, len(draft) + 1)
         more = [*draft[:keep], *(rng.randrange(5, 200) for _ in range(rng.randrange(1, 3)))]
-        got = engine.draft(DraftRequest(f"{case}", len(text), more, 3))
-        expected = fresh.draft(DraftRequest(f"{case}", 0, [*text, *more], 3))
+        got = draft_alone(engine, DraftRequest(f"{case}", len(text), more, 3))
+        expected = draft_alone(fresh, DraftRequest(f"{case}", 0, [*text, *more], 3))
         assert got.token_ids.tolist() == expected.token_ids.tolist()
         fresh.forget(f"{case}")
     engine.close()
@@ -156,8 +159,8 @@ def test_a_hybrid_model_drafts_for_the_text_it_is_sent(tmp_path: Path) -> None:
 def test_a_state_that_cannot_be_cut_is_not_suggested_to(tmp_path: Path) -> None:
     engine = DraftEngine(write_tiny_mamba(tmp_path / "mamba.gguf"), SETTINGS)
     assert engine.checks == 0
-    plain = engine.draft(DraftRequest("a", 0, [70, 71], 4))
-    hinted = engine.draft(DraftRequest("b", 0, [70, 71], 4, suggested=[1, 2, 3]))
+    plain = draft_alone(engine, DraftRequest("a", 0, [70, 71], 4))
+    hinted = draft_alone(engine, DraftRequest("b", 0, [70, 71], 4, suggested=[1, 2, 3]))
     assert hinted.token_ids.tolist() == plain.token_ids.tolist()
     engine.close()
 
@@ -165,7 +168,7 @@ def test_a_state_that_cannot_be_cut_is_not_suggested_to(tmp_path: Path) -> None:
 def test_suggestions_over_the_wire(
     checking: DraftEngine, socket_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = DraftWorkerServer(checking, f"unix:{socket_path}", busy_after_seconds=PATIENT)
+    server = DraftWorkerServer(checking, f"unix:{socket_path}", WorkerSettings(busy_after_seconds=PATIENT))
     server.start()
     passes = Passes(checking, monkeypatch)
     with DraftWorkerClient(server.address) as client:
@@ -180,5 +183,5 @@ def test_suggestions_over_the_wire(
         assert again.token_ids.tolist() == first.token_ids.tolist()
         more = hinted.draft(4, PATIENT, first.token_ids.tolist(), [*continued.token_ids.tolist()[:2], 9999])
         assert more.token_ids.tolist() == continued.token_ids.tolist()
-        assert hinted.failures == 0
+        assert hinted.counts.failures == 0
     server.stop()

@@ -21,6 +21,7 @@ from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest
 from support.targets import talkative_prompt
+from support.worker_parts import draft_alone
 
 SETTINGS = ContextSettings(
     context_size=512, slots=2, threads=1, max_width=1, flash_attention=False, kv_type="f32"
@@ -38,41 +39,41 @@ def engine(tiny_model: Path) -> Iterator[DraftEngine]:
 def test_a_draft_is_what_the_model_would_write(engine: DraftEngine, tiny_target: LlamaTarget) -> None:
     prompt = talkative_prompt(tiny_target, 12)
     plain = generate(tiny_target, prompt, max_tokens=12).token_ids
-    draft = engine.draft(DraftRequest("s", 0, prompt, 12))
+    draft = draft_alone(engine, DraftRequest("s", 0, prompt, 12))
     assert tuple(draft.token_ids.tolist()) == plain[: len(draft)]
     assert len(draft) == 12
     assert set(draft.sources.tolist()) == {DraftSource.DRAFT_MODEL}
     assert ((draft.probs > 0) & (draft.probs <= 1)).all()
     # the target took three of them and wrote something else: only the difference travels
-    again = engine.draft(DraftRequest("s", len(prompt), [*plain[:3], 65], 5))
+    again = draft_alone(engine, DraftRequest("s", len(prompt), [*plain[:3], 65], 5))
     with_context = generate(tiny_target, [*prompt, *plain[:3], 65], max_tokens=5).token_ids
     assert tuple(again.token_ids.tolist()) == with_context
     assert engine.length("s") == len(prompt) + 4
 
 
 def test_p_min_cuts(engine: DraftEngine) -> None:
-    whole = engine.draft(DraftRequest("a", 0, [70, 71, 72], 20, p_min=0.0))
+    whole = draft_alone(engine, DraftRequest("a", 0, [70, 71, 72], 20, p_min=0.0))
     least = float(np.sort(whole.probs)[len(whole) // 2])
-    cut = engine.draft(DraftRequest("b", 0, [70, 71, 72], 20, p_min=least))
+    cut = draft_alone(engine, DraftRequest("b", 0, [70, 71, 72], 20, p_min=least))
     below = [i for i, p in enumerate(whole.probs.tolist()) if p < least]
     assert len(cut) == below[0]
     assert cut.token_ids.tolist() == whole.token_ids.tolist()[: len(cut)]
 
 
 def test_bad_requests_change_nothing(engine: DraftEngine) -> None:
-    engine.draft(DraftRequest("s", 0, [1, 2, 3], 0))
+    draft_alone(engine, DraftRequest("s", 0, [1, 2, 3], 0))
     with pytest.raises(UnknownSessionError):
-        engine.draft(DraftRequest("other", 2, [1], 1))
+        draft_alone(engine, DraftRequest("other", 2, [1], 1))
     with pytest.raises(AppendGap):
-        engine.draft(DraftRequest("s", 4, [1], 1))
+        draft_alone(engine, DraftRequest("s", 4, [1], 1))
     with pytest.raises(InvalidTokensError):
-        engine.draft(DraftRequest("s", 3, [engine.model.vocab_size], 1))
+        draft_alone(engine, DraftRequest("s", 3, [engine.model.vocab_size], 1))
     with pytest.raises(InvalidTokensError):
-        engine.draft(DraftRequest("s", 0, [], 1))
+        draft_alone(engine, DraftRequest("s", 0, [], 1))
     with pytest.raises(InvalidInputError):
-        engine.draft(DraftRequest("s", 3, [1], 1, p_min=float("nan")))
+        draft_alone(engine, DraftRequest("s", 3, [1], 1, p_min=float("nan")))
     with pytest.raises(LimitExceededError):
-        engine.draft(DraftRequest("s", 3, [1] * 600, 1))
+        draft_alone(engine, DraftRequest("s", 3, [1] * 600, 1))
     assert engine.length("s") == 3
     engine.forget("s")
     engine.forget("s")

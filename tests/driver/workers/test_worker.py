@@ -29,11 +29,11 @@ from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 from suffixsvc_driver.workers.client.interface import DraftSession
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest, Job
-from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
+from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
 from support.serving import eventually
 from support.targets import talkative_prompt
 from support.tiny_gguf import SPECIAL, byte_texts, write_tiny_llama
-from support.worker_parts import channel_of, session_ids_of, waiting_in
+from support.worker_parts import channel_of, draft_alone, session_ids_of, waiting_in
 
 SETTINGS = ContextSettings(
     context_size=512, slots=2, threads=1, max_width=1, flash_attention=False, kv_type="f32"
@@ -51,7 +51,7 @@ def engine(tiny_model: Path) -> Iterator[DraftEngine]:
 @pytest.fixture
 def client(engine: DraftEngine, socket_path: str) -> Iterator[DraftWorkerClient]:
     # on a machine under load even an idle worker may not start within a few milliseconds
-    server = DraftWorkerServer(engine, f"unix:{socket_path}", busy_after_seconds=PATIENT)
+    server = DraftWorkerServer(engine, f"unix:{socket_path}", WorkerSettings(busy_after_seconds=PATIENT))
     server.start()
     with DraftWorkerClient(server.address) as client:
         yield client
@@ -129,14 +129,14 @@ def patient_draft(session: DraftSession, count: int) -> list[int]:
 def test_a_late_answer_is_dropped_and_the_text_caught_up(
     engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = engine.draft(DraftRequest("x", 0, [70, 71, 72, 73], 4)).token_ids.tolist()
+    expected = draft_alone(engine, DraftRequest("x", 0, [70, 71, 72, 73], 4)).token_ids.tolist()
     gate = Gate(engine, monkeypatch)
     session = client.open_session(p_min=0.0)
     session.set_text([70, 71, 72])
     gate.enter(session)
-    late = session.late
+    late = session.counts.late
     assert len(session.draft(4, PATIENT)) == 0  # still outstanding: not even asked
-    assert session.late == late + 1
+    assert session.counts.late == late + 1
     session.append([73])
     gate.open.set()
     assert patient_draft(session, 4) == expected
@@ -148,7 +148,7 @@ def test_a_text_begun_while_an_answer_is_outstanding(
 ) -> None:
     """The late answer speaks of the text before: taken for the new one's, the worker would go on behind a
     mixture of the two."""
-    expected = engine.draft(DraftRequest("x", 0, [70, 71, 90, 91, 92], 4)).token_ids.tolist()
+    expected = draft_alone(engine, DraftRequest("x", 0, [70, 71, 90, 91, 92], 4)).token_ids.tolist()
     gate = Gate(engine, monkeypatch)
     session = client.open_session(p_min=0.0)
     session.set_text([70, 71, 72, 73])
@@ -165,7 +165,7 @@ def test_a_draft_continues_another(engine: DraftEngine, client: DraftWorkerClien
     text, chain = [70, 71, 72, 73], [80, 81, 82]
 
     def expected(context: list[int]) -> list[int]:
-        return engine.draft(DraftRequest(f"{context}", 0, context, 4)).token_ids.tolist()
+        return draft_alone(engine, DraftRequest(f"{context}", 0, context, 4)).token_ids.tolist()
 
     wanted = [expected(text + chain), expected([*text, 80, 99]), expected([*text, 80, 99, *chain])]
     for name in session_ids_of(engine):
@@ -207,7 +207,7 @@ def test_sessions_side_by_side_whatever_happens_to_them(
     """Random texts, chains, new texts and late replies, three concurrent clients: every draft is what the
     model emits after that very context, and all counters are right."""
     worker = DraftEngine(tiny_model, SETTINGS, batch_width=2)
-    server = DraftWorkerServer(worker, f"unix:{socket_path}", busy_after_seconds=PATIENT)
+    server = DraftWorkerServer(worker, f"unix:{socket_path}", WorkerSettings(busy_after_seconds=PATIENT))
     server.start()
     asked: list[tuple[int, list[int], list[int]]] = []
 
@@ -235,10 +235,10 @@ def test_sessions_side_by_side_whatever_happens_to_them(
                 seconds = 1e-4 if rng.random() < 0.2 else PATIENT
                 draft = session.draft(4, seconds, chain)
                 asked.append((seed, text + chain, draft.token_ids.tolist()))
-            assert session.failures == 0, session.last_error
+            assert session.counts.failures == 0, session.last_error
             patient_draft(session, 4)
             session.close()
-            return session.late
+            return session.counts.late
 
     with ThreadPoolExecutor(3) as threads:
         late = list(threads.map(drive, range(3)))
@@ -247,7 +247,7 @@ def test_sessions_side_by_side_whatever_happens_to_them(
     assert sum(late) > 3
     assert sum(bool(found) for _, _, found in asked) > 100
     for seed, context, found in asked:
-        expected = engine.draft(DraftRequest("x", 0, context, len(found))).token_ids.tolist()
+        expected = draft_alone(engine, DraftRequest("x", 0, context, len(found))).token_ids.tolist()
         assert found == expected, f"seed {seed}"
 
 
@@ -266,7 +266,7 @@ def test_busy_has_no_side_effects(
         answer = threads.submit(patient_draft, first, 3)
         assert gate.entered.wait(PATIENT)
         assert len(second.draft(3, PATIENT)) == 0
-        assert second.busy == 1
+        assert second.counts.busy == 1
         assert engine.length(second.session_id) == 0
         # a request whose client prefers to wait
         patient = client.open_session(p_min=0.0, wait_seconds=PATIENT)
@@ -311,7 +311,9 @@ def test_a_text_the_worker_cannot_hold_is_not_sent_again(client: DraftWorkerClie
 
 
 def test_more_drivers_than_a_worker_serves(engine: DraftEngine, socket_path: str) -> None:
-    server = DraftWorkerServer(engine, f"unix:{socket_path}", drivers=1, busy_after_seconds=PATIENT)
+    server = DraftWorkerServer(
+        engine, f"unix:{socket_path}", WorkerSettings(drivers=1, busy_after_seconds=PATIENT)
+    )
     server.start()
     with DraftWorkerClient(server.address) as client:
         first, second = client.open_session(p_min=0.0), client.open_session(p_min=0.0)

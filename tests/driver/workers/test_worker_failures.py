@@ -16,9 +16,9 @@ from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest, Job
 from suffixsvc_driver.workers.server.scheduler import Scheduler
-from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
+from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
 from suffixsvc_driver.workers.server.ticket import Ticket
-from support.worker_parts import sequences_of
+from support.worker_parts import draft_alone, sequences_of
 
 SETTINGS = ContextSettings(
     context_size=512, slots=4, threads=1, max_width=1, flash_attention=False, kv_type="f32"
@@ -58,7 +58,7 @@ def test_a_log_that_cannot_be_written_keeps_no_request_waiting(
     """Standard error was a pipe whose reader had ended. The line about a failed batch raised BrokenPipeError
     before its requests were answered: the model's thread ended, their clients waited without end, and every
     later request was refused. Requests are completed even if the line cannot be written."""
-    plain = engine.draft(ask("x")).token_ids.tolist()
+    plain = draft_alone(engine, ask("x")).token_ids.tolist()
     reading, writing = os.pipe()
     os.close(reading)
     with io.TextIOWrapper(io.FileIO(writing, "w"), write_through=True) as broken:
@@ -110,7 +110,7 @@ def test_forgetting_all_kv_goes_on_where_one_sequence_fails(
     """After a failure all KV is forgotten. The first sequence that could not be cut ended that: the others
     kept tokens whose KV the failure may have spoiled, and the next drafts were made from it."""
     for name in "abc":
-        engine.draft(DraftRequest(name, 0, [ord(name), *TEXT], 3))
+        draft_alone(engine, DraftRequest(name, 0, [ord(name), *TEXT], 3))
     held = [each for each in sequences_of(engine) if each.tokens]
     assert len(held) == 3
     cut: list[int] = []
@@ -132,7 +132,7 @@ def test_a_worker_says_at_its_end_how_often_it_failed(
     """Failures were counted and no one could read the count. It is in the last line of the log."""
     monkeypatch.setattr(engine, "begin", lambda *_: 1 / 0)
     with structlog.testing.capture_logs() as logs:
-        server = DraftWorkerServer(engine, f"unix:{socket_path}", busy_after_seconds=PATIENT)
+        server = DraftWorkerServer(engine, f"unix:{socket_path}", WorkerSettings(busy_after_seconds=PATIENT))
         server.start()
         try:
             with DraftWorkerClient(server.address) as client:

@@ -25,7 +25,7 @@ from suffixsvc_models.vocabulary import Vocabulary
 from support.pool_workers import PATIENT, SOON, checked, drafting, states, until, worker
 from support.scripted_workers import scripted_llama, scripted_worker
 from support.targets import talkative_prompt
-from support.worker_parts import session_ids_of
+from support.worker_parts import draft_alone, session_ids_of
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_a_session_moves_when_its_worker_dies(folder: str, tiny_model: Path, voc
     with ExitStack() as stack, capture_logs() as logs:
         dying = ExitStack()
         engine = dying.enter_context(worker(addresses[0], tiny_model))
-        expected = engine.draft(DraftRequest("x", 0, [70, 71, 72, 73], 3)).token_ids.tolist()
+        expected = draft_alone(engine, DraftRequest("x", 0, [70, 71, 72, 73], 3)).token_ids.tolist()
         pool = stack.enter_context(WorkerPool(addresses, **SOON))  # type: ignore[arg-type]  # as typed there
         checked(pool, vocabulary)
         until(lambda: states(pool) == [WorkerState.USABLE, WorkerState.GONE])
@@ -205,8 +205,8 @@ def test_a_session_leaves_a_busy_worker(folder: str, tiny_model: Path, vocabular
             until(lambda: states(pool)[1] is WorkerState.USABLE)
             assert len(drafting(session)) == 3
             assert session.address == good
-            assert session.busy >= 7
-            assert session.failures == 0
+            assert session.counts.busy >= 7
+            assert session.counts.failures == 0
             assert states(pool) == [WorkerState.USABLE, WorkerState.USABLE]
         session.close()
 
@@ -233,7 +233,7 @@ def test_a_session_leaves_a_slow_worker(folder: str, tiny_model: Path, vocabular
             assert len(session.draft(3, 0.01)) == 0
         assert session.address == good
         assert len(drafting(session)) == 3
-        assert session.late == 4
+        assert session.counts.late == 4
         release.set()
         session.close()
 

@@ -21,11 +21,10 @@ from suffixsvc.values import as_token_array
 from suffixsvc_driver.targets.llama.binding import clear_log, llama, recent_log
 from suffixsvc_driver.targets.llama.experts import override_experts
 from suffixsvc_models.gguf_header import check_gguf
-from suffixsvc_models.vocabulary import Vocabulary
+from suffixsvc_models.vocabulary import Vocabulary, vocabulary_kind
 
 #: bytes of the head and of the tail of a file that are hashed
 _HASHED_BYTES: Final = 1 << 20
-_VOCAB_KINDS: Final = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +133,10 @@ class LlamaModel(ClosedOnExit):
     def vocabulary(self) -> Vocabulary:
         """Texts, special ids and fingerprint; takes a moment for a large vocabulary."""
         lib, vocab = self._lib, self._vocab
-        kind = lib.llama_vocab_type(vocab)
         bos, eos = lib.llama_vocab_bos(vocab), lib.llama_vocab_eos(vocab)
         texts = self._all_token_bytes()
         return Vocabulary(
-            kind=_VOCAB_KINDS[kind] if kind < len(_VOCAB_KINDS) else f"type {kind}",
+            kind=vocabulary_kind(lib.llama_vocab_type(vocab)),
             size=self.vocab_size,
             bos_id=bos,
             eos_id=eos,

@@ -39,6 +39,21 @@ class WorkerDescription:
     checks: int = 0
 
 
+@dataclass(slots=True)
+class SessionCounts:
+    """Counters of a session.
+
+    Attributes:
+        late: queries that timed out.
+        busy: queries that the worker refused as busy.
+        failures: broken channels, malformed replies and refusals.
+    """
+
+    late: int = 0
+    busy: int = 0
+    failures: int = 0
+
+
 class DraftSession(Protocol):
     """One context on a worker: follows a text and drafts, each query within a timeout.
 
@@ -47,20 +62,12 @@ class DraftSession(Protocol):
     """
 
     @property
-    def late(self) -> int:
-        """Number of queries that timed out."""
-
-    @property
-    def busy(self) -> int:
-        """Number of queries that the worker refused as busy."""
+    def counts(self) -> SessionCounts:
+        """Queries without a draft, and failures."""
 
     @property
     def reading(self) -> bool:
         """Whether text was sent ahead without a query since: its prefill may still run."""
-
-    @property
-    def failures(self) -> int:
-        """Number of broken channels, malformed replies and refusals."""
 
     @property
     def last_error(self) -> SuffixError | None:

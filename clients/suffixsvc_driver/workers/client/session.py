@@ -31,6 +31,7 @@ from suffixsvc.errors import (
 from suffixsvc.types import Draft
 from suffixsvc_driver.drafts.chain import common_prefix
 from suffixsvc_driver.workers.client.channel import WorkerChannel, WorkerReply, WorkerRequest
+from suffixsvc_driver.workers.client.interface import SessionCounts
 
 #: pause after a failure, doubling up to the second value
 _BACKOFF_SECONDS: Final = (0.1, 30.0)
@@ -52,10 +53,11 @@ class WorkerSession:
         open_channel: starts a channel to the worker; never blocks.
         speed: returns the worker's seconds per drafted token.
         on_failure: called with every error that counts as a failure.
+        counts: counters to continue; None for new ones.
         options: fields of every :class:`WorkerRequest`: ``p_min``, ``top_k``, ``wait_seconds``.
 
     Attributes:
-        late, busy, failures, last_error: see the protocol.
+        counts, last_error: see the protocol.
         refused: the worker refused this text (too long, or invalid).
         failed_queries: consecutive queries without a valid reply: late, busy or failed.
     """
@@ -67,6 +69,7 @@ class WorkerSession:
         on_failure: Callable[[SuffixError], None],
         *,
         clock: Callable[[], float] = time.monotonic,
+        counts: SessionCounts | None = None,
         **options: Any,
     ) -> None:
         self._new_channel, self._speed, self._on_failure = open_channel, speed, on_failure
@@ -88,9 +91,7 @@ class WorkerSession:
         self.refused = False
         self._retry_at = 0.0
         self._backoff = _BACKOFF_SECONDS[0]
-        self.late = 0
-        self.busy = 0
-        self.failures = 0
+        self.counts = SessionCounts() if counts is None else counts
         self.failed_queries = 0
         self.last_error: SuffixError | None = None
 
@@ -236,7 +237,7 @@ class WorkerSession:
         if reply is None:
             return Draft.empty()
         if reply.busy:
-            self.busy += 1
+            self.counts.busy += 1
             self.failed_queries += 1
             self._backoff = _BACKOFF_SECONDS[0]
             return Draft.empty()
@@ -270,11 +271,11 @@ class WorkerSession:
             self._drop(self._channel)
 
     def _record_late(self) -> None:
-        self.late += 1
+        self.counts.late += 1
         self.failed_queries += 1
 
     def _record_failure(self, error: SuffixError) -> None:
-        self.failures += 1
+        self.counts.failures += 1
         self.failed_queries += 1
         self.last_error = error
         self._on_failure(error)

@@ -20,7 +20,6 @@ from suffixsvc.errors import (
 )
 from suffixsvc.types import Draft, DraftSource
 
-_KINDS: Final = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")
 _FIELDS: Final = ["tokens", "completion_probabilities", "timings/predicted_per_token_ms"]
 _SPEED_FIELD: Final = _FIELDS[-1]
 #: fields of /props that identify a server process, or at least its model
@@ -110,11 +109,6 @@ def parse_pieces(reply: object, first_id: int, count: int) -> list[bytes]:
             _malformed(f"token {token}", entry.get("id"))
         texts.append(_piece(entry.get("piece")))
     return texts
-
-
-def vocabulary_kind(value: object) -> str:
-    """Return the name of llama.cpp's numeric vocabulary type."""
-    return _KINDS[value] if isinstance(value, int) and 0 <= value < len(_KINDS) else f"type {value}"
 
 
 def instance_of(props: object) -> str:

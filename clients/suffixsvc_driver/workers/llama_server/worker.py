@@ -20,7 +20,7 @@ from suffixsvc_driver.workers.client.single import CONNECT_SECONDS, SingleWorker
 from suffixsvc_driver.workers.llama_server import protocol
 from suffixsvc_driver.workers.llama_server.channel import HttpChannel
 from suffixsvc_driver.workers.llama_server.http_connection import HttpConnection, parse_http_address
-from suffixsvc_models.vocabulary import Vocabulary
+from suffixsvc_models.vocabulary import Vocabulary, vocabulary_kind
 
 _TEXTS_PER_REQUEST: Final = 8192
 _SPEED_TOKENS: Final = 8
@@ -124,7 +124,7 @@ class LlamaServerClient(SingleWorker):
             )
         seconds = _measure_speed(connection)
         require_speeds(self.address, seconds)
-        kind = protocol.vocabulary_kind(meta.get("vocab_type"))
+        kind = vocabulary_kind(meta.get("vocab_type"))
         return WorkerDescription(
             model=str(model.get("id", "")).rpartition("/")[2],
             context_size=protocol.number(props, "default_generation_settings", "n_ctx"),

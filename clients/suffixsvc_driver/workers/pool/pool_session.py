@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 from suffixsvc.errors import LimitExceededError, SuffixError
 from suffixsvc.types import Draft
+from suffixsvc_driver.workers.client.interface import SessionCounts
 from suffixsvc_driver.workers.client.session import WorkerSession
 from suffixsvc_driver.workers.pool.entry import PoolEntry
 
@@ -44,6 +45,7 @@ class PoolSession:
     """See :class:`~suffixsvc_driver.workers.client.interface.DraftSession`.
 
     Attributes:
+        counts: on all its workers; see the protocol.
         moves: number of moves from one worker to another.
         unserved: queries for which there was no worker.
     """
@@ -54,7 +56,7 @@ class PoolSession:
         self._entry: PoolEntry | None = None
         self._session: WorkerSession | None = None
         self._text: list[int] = []
-        self._past = [0, 0, 0]  # late, busy, failures on previous workers
+        self.counts = SessionCounts()
         self._past_error: SuffixError | None = None
         self._queries = 0
         self._move_after = 0
@@ -64,24 +66,9 @@ class PoolSession:
         self.unserved = 0
 
     @property
-    def late(self) -> int:
-        """See the protocol."""
-        return self._past[0] + (self._session.late if self._session is not None else 0)
-
-    @property
-    def busy(self) -> int:
-        """See the protocol."""
-        return self._past[1] + (self._session.busy if self._session is not None else 0)
-
-    @property
     def reading(self) -> bool:
         """See the protocol."""
         return self._session is not None and self._session.reading
-
-    @property
-    def failures(self) -> int:
-        """See the protocol."""
-        return self._past[2] + (self._session.failures if self._session is not None else 0)
 
     @property
     def last_error(self) -> SuffixError | None:
@@ -146,7 +133,7 @@ class PoolSession:
 
     def _attach(self, entry: PoolEntry) -> None:
         self._entry = entry
-        self._session = entry.worker.open_session(**self._options)
+        self._session = entry.worker.open_session(counts=self.counts, **self._options)
         self._session.set_text(self._text)
         self.moves += self._served_before
         self._served_before = True
@@ -174,10 +161,7 @@ class PoolSession:
             self._move_after = self._queries + _MIN_QUERIES_BETWEEN_MOVES
 
     def _detach(self) -> None:
-        """Drop the session, adding its counters to those of previous workers."""
+        """Drop the session."""
         session, self._session, self._entry = self._session, None, None
         if session is not None:
-            self._past[0] += session.late
-            self._past[1] += session.busy
-            self._past[2] += session.failures
             self._past_error = session.last_error or self._past_error

@@ -38,7 +38,7 @@ from suffixsvc.errors import (
     ModelError,
     UnknownSessionError,
 )
-from suffixsvc.types import Draft, FloatArray
+from suffixsvc.types import FloatArray
 from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext
 from suffixsvc_driver.targets.llama.model import LlamaModel, check_ids
 from suffixsvc_driver.targets.slots import Slot, SlotCache
@@ -154,19 +154,6 @@ class DraftEngine:
         """Return the expected time until the next batch of these jobs, with a chunk of prefill, ends."""
         step = self.costs.step_seconds(self.costs.width_for(len(jobs))) if jobs else 0.0
         return step + self.costs.prefill_seconds(sum(job.to_compute for job in jobs) + chunk_tokens)
-
-    def draft(self, request: DraftRequest) -> Draft:
-        """Process a whole request. Raises ModelError, and the errors of :meth:`begin`."""
-        job = self.begin(request)
-        if job is None:
-            raise LimitExceededError("every sequence is in use")  # pragma: no cover - none is taken
-        while job.to_prefill and not job.done:
-            self.prefill(job)
-        while not job.done:
-            self.step([job])
-        if job.error is not None:
-            raise job.error
-        return job.draft
 
     def begin(
         self, request: DraftRequest, taken: Collection[int] = (), max_prefill: int | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -17,27 +16,9 @@ from suffixsvc.runtime.server_lifecycle import (
 )
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.workers.server.engine import DraftEngine
-from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
+from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    """Limits of a worker that serves several clients.
-
-    Attributes:
-        queue: requests that may wait for the model; further ones are refused as busy at once.
-        busy_after_seconds: how long a request may wait for its start; None = the time of two tokens, at
-            least 5 ms.
-        batch_width: sessions computed in one batch; 0 = the width that pays by the measured costs.
-        drivers: concurrent sessions.
-    """
-
-    queue: int = 8
-    busy_after_seconds: float | None = None
-    batch_width: int = 0
-    drivers: int = 64
 
 
 def serve_until_signal(
@@ -62,13 +43,7 @@ def serve_until_signal(
     with queued_log_output(), stop_signal() as wait_for_stop, ExitStack() as stack:
         engine = DraftEngine(model, context, batch_width=worker.batch_width)
         stack.callback(engine.close)
-        server = DraftWorkerServer(
-            engine,
-            address,
-            queue=worker.queue,
-            busy_after_seconds=worker.busy_after_seconds,
-            drivers=worker.drivers,
-        )
+        server = DraftWorkerServer(engine, address, worker)
         if address.startswith("unix:"):
             stack.callback(Path(address.removeprefix("unix:")).unlink, missing_ok=True)
         stack.callback(remove_ready_file, ready_file)

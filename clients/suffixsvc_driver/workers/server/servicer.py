@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -31,6 +32,24 @@ _MAX_WAIT_SECONDS: Final = 10.0
 _STOP_GRACE_SECONDS: Final = 0.5
 #: time for the last replies to be sent; idle streams would stay open otherwise
 _FINAL_REPLIES_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Limits of a worker that serves several clients.
+
+    Attributes:
+        queue: requests that may wait for the model; further ones are refused as busy at once.
+        busy_after_seconds: how long a request may wait for its start; None = the time of two tokens, at
+            least 5 ms.
+        batch_width: sessions computed in one batch; 0 = the width that pays by the measured costs.
+        drivers: concurrent streams, one per session; further ones are refused.
+    """
+
+    queue: int = 8
+    busy_after_seconds: float | None = None
+    batch_width: int = 0
+    drivers: int = 64
 
 
 class _Servicer(rpc.DraftWorkerServicer):
@@ -149,30 +168,26 @@ class DraftWorkerServer:
 
     Args:
         address: ``unix:PATH`` or ``HOST:PORT``, checked by the caller; port 0 takes a free one.
-        queue, busy_after_seconds: see :class:`~suffixsvc_driver.workers.server.scheduler.Scheduler`.
-        drivers: concurrent streams, one per session; further ones are refused.
 
     Raises:
         ListenError: the address is in use.
     """
 
     def __init__(
-        self,
-        engine: DraftEngine,
-        address: str,
-        *,
-        queue: int = 8,
-        busy_after_seconds: float | None = None,
-        drivers: int = 64,
+        self, engine: DraftEngine, address: str, settings: WorkerSettings = WorkerSettings()
     ) -> None:
-        self.scheduler = Scheduler(engine, queue=queue, busy_after_seconds=busy_after_seconds)
-        threads = drivers + _SPARE_THREADS
+        self.scheduler = Scheduler(
+            engine, queue=settings.queue, busy_after_seconds=settings.busy_after_seconds
+        )
+        threads = settings.drivers + _SPARE_THREADS
         self._server = grpc.server(
             ThreadPoolExecutor(threads, thread_name_prefix="worker"),
             maximum_concurrent_rpcs=threads,
             options=SERVER_OPTIONS,
         )
-        rpc.add_DraftWorkerServicer_to_server(_Servicer(engine, self.scheduler, drivers), self._server)
+        rpc.add_DraftWorkerServicer_to_server(
+            _Servicer(engine, self.scheduler, settings.drivers), self._server
+        )
         try:
             with owner_only_umask():  # for a socket file: requests contain the text of generations
                 port = self._server.add_insecure_port(address)
