@@ -73,12 +73,13 @@ interop: setup  ## compare lookup caches with llama.cpp's own programs (built on
 # Words that no reader knows; the left side of a rename must not come back (tools/invented_words.txt).
 WORDS_IN := '*.py' '*.pyi' '*.h' '*.cpp' '*.md' '*.proto' Makefile '*.sh' ':!CHANGELOG.md' ':!docs/performance.md' ':!suffixsvc/v1' \
     ':!bench/suffixsvc_bench/demo/database.py'
-check: setup  ## lint, formats, types, import directions, generated code
+check: setup  ## lint, formats, types, import directions, links of the documentation, generated code
 	@echo "ruff";          $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@echo "mypy --strict"; $(BIN)/mypy
 	@echo "import-linter"; $(BIN)/lint-imports && $(BIN)/lint-imports --config tools/import_cycles.toml
 	@echo "clang-format";  $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	@echo "glossary";      ! git grep -nwIE -f tools/invented_words.txt -- $(WORDS_IN)
+	@echo "links";         $(BIN)/python -m pytest -q -n0 tests/packaging/test_links.py
 	@echo "proto drift";   $(BIN)/python tools/gen_proto.py --check
 
 # ThreadSanitizer cannot share a build with the others.

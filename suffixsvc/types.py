@@ -32,8 +32,8 @@ class NewOutput:
     Attributes:
         namespace: path of its namespace.
         token_ids: int32[n], what the model wrote; n >= 1.
-        segment_lens: lengths of the runs between which context (tool results, user turns) was appended;
-            sums to n. Runs of different segments were not adjacent in the model's context.
+        segment_lens: lengths of its runs, between which context (tool results, user turns) was appended;
+            sums to n.
         prompt_tail: int32[<= 64], the tokens before the first output token; context only, never drafted.
         labels: stored with the output.
         incomplete: the session expired or was drained before its model finished.

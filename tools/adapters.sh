@@ -3,8 +3,9 @@
 #
 #   .venv-adapters     torch and transformers, in a separate environment that also sees the packages of .venv
 #   build/adapters     single source files of the released vLLM and SGLang, which are compared with our adapters
-#                      and never installed or imported, because both need a GPU. TensorRT-LLM is not among them:
-#                      its package on the index is a stub without source.
+#                      and neither installed nor imported: SGLang needs a GPU, and `make adapters-vllm` runs a real
+#                      vLLM on CPUs. TensorRT-LLM is not among them: its package on the index is a stub without
+#                      source.
 #
 # TORCH_INDEX=URL installs torch from that index: on Linux the default index has it for GPUs, several gigabytes.
 # Exit code 2 with one message if something is unavailable.
