@@ -283,3 +283,15 @@ def test_building_and_merging_refuse_hubs_of_one_entry(tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match="hub_min must be 0 or in 2"):
             write(tmp_path / "two.seg")
     assert [each.name for each in tmp_path.iterdir()] == ["one.seg"]
+
+
+@pytest.mark.parametrize("wrong", [5.5, -1, 2**64, "five", None])
+def test_outputs_to_forget_must_be_unsigned_ints(folder: Path, wrong: object) -> None:
+    segment = sealed(folder, [([1, 2, 3], 0, 5)])
+    for outputs in ([wrong], [5, wrong]):
+        with pytest.raises(InvalidInputError, match="outputs must be unsigned ints") as caught:
+            segment.forget(outputs)  # type: ignore[arg-type]
+        assert caught.value.got == repr(wrong)
+    with pytest.raises(InvalidInputError, match="outputs must be unsigned ints"):
+        Segment(segment.path, forgotten=[wrong])  # type: ignore[list-item]
+    assert segment.outputs() == [5]

@@ -56,7 +56,7 @@ std::vector<LevelTuple> query(const Segment& segment, std::span<const Token> con
     const bool ascending = std::ranges::is_sorted(orders, std::less_equal());
     if (orders.size() >= kMaxLevels || !ascending ||
         (!orders.empty() && (orders.front() < 1 || orders.back() > static_cast<int>(kSegmentContext))))
-        throw FileFault(FileFault::Kind::invalid, "orders must be at most 11 ascending lengths in 1 .. 64");
+        throw FileFault::invalid("orders must be at most 11 ascending lengths in 1 .. 64");
     std::vector<LevelTuple> out;
     // The last tokens one by one, as a session does: each view is the hint for the next.
     SegmentView view;
@@ -127,7 +127,6 @@ void suffixsvc::bind_segments(nb::module_& m) {
         .def_ro("occurrences", &SegmentStats::occurrences)
         .def_ro("forgotten", &SegmentStats::forgotten)
         .def_ro("alphabet", &SegmentStats::alphabet)
-        .def_ro("hubs", &SegmentStats::hubs)
         .def_ro("hub_min", &SegmentStats::hub_min)
         .def_ro("first_lsn", &SegmentStats::first_lsn)
         .def_ro("last_lsn", &SegmentStats::last_lsn)
@@ -135,7 +134,9 @@ void suffixsvc::bind_segments(nb::module_& m) {
 
     const auto forget = [](Segment& self, const nb::typed<nb::iterable, std::uint64_t>& outputs) {
         std::vector<std::uint64_t> lsns;
-        for (const nb::handle output : outputs) lsns.push_back(nb::cast<std::uint64_t>(output));
+        for (const nb::handle output : outputs)
+            if (!nb::try_cast(output, lsns.emplace_back()))
+                throw FileFault::invalid("outputs must be unsigned ints", "", nb::repr(output).c_str());
         return released([&] { return self.forget(lsns); });
     };
     nb::class_<Segment>(m, "Segment")

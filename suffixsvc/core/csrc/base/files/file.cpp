@@ -18,8 +18,8 @@ bool File::open(const FilePath& path, int flags) {
     return fd_ >= 0;
 }
 
-void File::close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+File::~File() {
+    if (fd_ >= 0) ::close(fd_);
 }
 
 FileFault File::failed(const char* verb) const {
@@ -69,6 +69,10 @@ void File::write(std::uint64_t at, const void* data, std::size_t bytes) {
 
 void File::sync() {
     if (::fsync(fd_) != 0) throw failed("sync");
+}
+
+void File::close() {
+    if (::close(std::exchange(fd_, -1)) != 0) throw failed("close");
 }
 
 NewFile::NewFile(const FilePath& path, int flags, std::string name) : File(std::move(name)) {

@@ -18,7 +18,7 @@ class File {
     explicit File(std::string name) : name_(std::move(name)) {}
     File(File&& other) noexcept;
     File& operator=(File&&) = delete;
-    ~File() { close(); }
+    ~File();
 
     // Opens the file, with close-on-exec; false if that fails, with errno set.
     bool open(const FilePath& path, int flags);
@@ -29,11 +29,10 @@ class File {
     std::size_t read(std::uint64_t at, void* to, std::size_t bytes) const;
     void write(std::uint64_t at, const void* data, std::size_t bytes);
     void sync();
+    // Closes the file, which the destructor does without reporting a failure.
+    void close();
     // The fault "cannot <verb> <name>", from errno.
     FileFault failed(const char* verb) const;
-
-  protected:
-    void close();
 
   private:
     std::string name_;

@@ -17,6 +17,9 @@ struct FileFault : std::exception {
           message(std::move(its_message)),
           expected(std::move(its_expected)),
           got(std::move(its_got)) {}
+    static FileFault invalid(std::string message, std::string expected = "", std::string got = "") {
+        return {Kind::invalid, std::move(message), std::move(expected), std::move(got)};
+    }
     // A fault from an errno value.
     static FileFault from_errno(std::string message, int error) {
         const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
@@ -35,10 +38,9 @@ struct FilePath {
     FilePath(std::string path, bool is_utf8 = true) : text(std::move(path)), utf8(is_utf8) {}
     // The path for the system. Throws FileFault.
     const char* c_str() const {
-        using Kind = FileFault::Kind;
-        if (!utf8) throw FileFault(Kind::invalid, "path must be UTF-8", "", text);
+        if (!utf8) throw FileFault::invalid("path must be UTF-8", "", text);
         if (text.find('\0') != text.npos)
-            throw FileFault(Kind::invalid, "path must not contain a zero byte", "", text.c_str());
+            throw FileFault::invalid("path must not contain a zero byte", "", text.c_str());
         return text.c_str();
     }
 

@@ -62,6 +62,7 @@ void SegmentWriter::finish(SegmentHeader header) {
     file_.write(0, &header, sizeof header);
     unmap();
     file_.sync();
+    file_.close();
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw file_.failed("rename");
     file_.keep();
     const std::size_t slash = path_.rfind('/');

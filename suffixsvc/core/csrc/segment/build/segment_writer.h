@@ -1,4 +1,5 @@
-// Writes a segment file atomically: a temporary file in the same folder, synced, renamed, the folder synced.
+// Writes a segment file atomically: a temporary file in the same folder, synced, closed, renamed, the folder
+// synced.
 // An unfinished file is removed with its writer; after a kill, a file with a name ending in kSegmentTemporary
 // may be left, which may be removed at the next start. Failures are thrown as FileFault.
 #pragma once
