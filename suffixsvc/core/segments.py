@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 
 from suffixsvc.core import _ext
-from suffixsvc.core._ext import Segment, SegmentJob, SegmentStats, merge_segments, reinstall_sigbus_handler
+from suffixsvc.core._ext import Segment, SegmentJob, merge_segments, reinstall_sigbus_handler
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import OutputId, TokenArray
 from suffixsvc.values import as_token_array
@@ -34,7 +34,6 @@ __all__ = [
     "TEMPORARY_SUFFIX",
     "Segment",
     "SegmentJob",
-    "SegmentStats",
     "SegmentText",
     "build_segment",
     "merge_segments",

@@ -17,7 +17,6 @@ from importlib import resources
 from suffixsvc.core._ext import LearnedTables, Learner
 from suffixsvc.errors import InvalidInputError
 
-_FILE = "start_weights.bin"
 #: upper limit of the unpacked size
 _MOST_BYTES = 1 << 24
 
@@ -33,19 +32,17 @@ def pack_weights(learner: Learner) -> bytes:
 @functools.cache
 def starting_weights() -> bytes:
     """Return the shipped weights, packed."""
-    return resources.files(__package__).joinpath(_FILE).read_bytes()
+    return resources.files(__package__).joinpath("start_weights.bin").read_bytes()
 
 
 @functools.lru_cache(maxsize=4)
 def _unpacked(weights: bytes) -> LearnedTables:
-    tables = None
+    unpacker = zlib.decompressobj()
     try:
-        unpacker = zlib.decompressobj()
         data = unpacker.decompress(weights, _MOST_BYTES)
-        if unpacker.eof:
-            tables = LearnedTables.parse(data)
+        tables = LearnedTables.parse(data) if unpacker.eof else None
     except zlib.error:
-        pass  # reported below
+        tables = None
     if tables is None:
         raise InvalidInputError(
             "starting weights must be of this version",

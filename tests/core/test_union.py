@@ -10,8 +10,8 @@ Permitted differences from an index that holds everything:
   context, and has positions of forgotten texts until it is merged. So an order may have no slot (the next
   larger one has the same votes), or an additional one.
 - The candidates of a context with more than five distinct followers in a segment (WIDTH + 2 are
-  queried), their votes in a hub (segment/query/segment.h), and pending counts of the index: the texts here have
-  five distinct tokens, and counts are propagated.
+  queried), their votes in a hub (segment/query/segment.h), and pending counts of the index: the texts here
+  have five distinct tokens, and counts are propagated.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ void look_up(const Index& index, const std::vector<Text>& lasting, std::mt19937&
             if (len >= before) fail("look up", "a link does not lead to a shorter string");
             before = len;
         }
-        for (const Edge e : index.edges(cursor.node)) (void)index.votes(e.to);
+        const Edges edges = index.edges(cursor.node);
+        for (std::size_t i = 0; i < edges.size(); ++i) (void)index.votes(edges[i].to);
     }
 }
 

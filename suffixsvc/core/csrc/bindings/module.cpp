@@ -127,19 +127,11 @@ NB_MODULE(_ext, m) {
 
     nb::class_<LearnedTables>(m, "LearnedTables")
         .def_static(
-            "parse",
-            [](nb::bytes data) {
-                // The cast: nanobind has no holder of const objects; nothing here changes them.
-                return std::const_pointer_cast<LearnedTables>(LearnedTables::parse(view(data)));
-            },
-            "data"_a, nb::sig("def parse(data: bytes) -> LearnedTables | None"))
-        .def("save", [](const LearnedTables& self) { return to_bytes(self.save()); });
+            "parse", [](nb::bytes data) { return LearnedTables::parse(view(data)); }, "data"_a,
+            nb::sig("def parse(data: bytes) -> LearnedTables | None"));
 
     nb::class_<Learner>(m, "Learner")
-        .def(
-            "__init__",
-            [](Learner* self, std::shared_ptr<LearnedTables> start) { new (self) Learner(std::move(start)); },
-            "start"_a.none() = nb::none())
+        .def(nb::init<std::shared_ptr<LearnedTables>>(), "start"_a.none() = nb::none())
         .def_prop_ro("changed", &Learner::changed)
         .def_prop_ro("own_bytes", &Learner::own_bytes)
         .def("save", [](const Learner& self) { return to_bytes(self.save()); })
@@ -148,15 +140,10 @@ NB_MODULE(_ext, m) {
 
     constexpr DraftBounds kUnbounded;
     nb::class_<DraftBounds>(m, "DraftBounds")
-        .def(
-            "__init__",
-            [](DraftBounds* self, double min_path_probability, double match_factor, double match_offset,
-               std::size_t extra_tokens) {
-                new (self) DraftBounds{min_path_probability, match_factor, match_offset, extra_tokens};
-            },
-            "min_path_probability"_a = kUnbounded.min_path_probability,
-            "match_factor"_a = kUnbounded.match_factor, "match_offset"_a = kUnbounded.match_offset,
-            "extra_tokens"_a = kUnbounded.extra_tokens);
+        .def(nb::init<double, double, double, std::size_t>(),
+             "min_path_probability"_a = kUnbounded.min_path_probability,
+             "match_factor"_a = kUnbounded.match_factor, "match_offset"_a = kUnbounded.match_offset,
+             "extra_tokens"_a = kUnbounded.extra_tokens);
 
     nb::class_<Session>(m, "Session")
         .def(nb::init<std::shared_ptr<Index>, std::vector<std::shared_ptr<Index>>, std::shared_ptr<Learner>,
@@ -176,7 +163,6 @@ NB_MODULE(_ext, m) {
                 return columns(draft, view(sources));
             },
             "max_tokens"_a, "cost"_a, "tree"_a, "sources"_a, "bounds"_a = kUnbounded)
-        .def("first_difference", &Session::first_difference, "at"_a, "tokens"_a, Released())
         .def(
             "text",
             [](const Session& self, std::size_t from, std::size_t to) {

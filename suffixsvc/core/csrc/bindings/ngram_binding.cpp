@@ -67,16 +67,10 @@ void suffixsvc::bind_ngrams(nb::module_& m) {
         .def_prop_ro("tokens", &NgramCounter::tokens);
 
     nb::class_<TallyOutput>(m, "TallyOutput")
-        .def(
-            "__init__",
-            [](TallyOutput* self, FilePath path, unsigned order, unsigned slots, std::uint64_t min_count,
-               std::uint32_t top, std::uint32_t max_count, std::uint32_t least, std::uint32_t percent,
-               bool firing, bool unique, bool totals) {
-                new (self) TallyOutput{std::move(path), order,   slots,  min_count, top,   max_count,
-                                       least,           percent, firing, unique,    totals};
-            },
-            "path"_a, "order"_a, "slots"_a = 4, "min_count"_a = 1, "top"_a = 0, "max_count"_a = 0,
-            "least"_a = 0, "percent"_a = 0, "firing"_a = false, "unique"_a = false, "totals"_a = false)
+        .def(nb::init<FilePath, unsigned, unsigned, std::uint64_t, std::uint32_t, std::uint32_t,
+                      std::uint32_t, std::uint32_t, bool, bool, bool>(),
+             "path"_a, "order"_a, "slots"_a = 4, "min_count"_a = 1, "top"_a = 0, "max_count"_a = 0,
+             "least"_a = 0, "percent"_a = 0, "firing"_a = false, "unique"_a = false, "totals"_a = false)
         .def_ro("order", &TallyOutput::order)
         .def_ro("records", &TallyOutput::records)
         .def_ro("pairs", &TallyOutput::pairs)

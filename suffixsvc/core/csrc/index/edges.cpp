@@ -83,7 +83,7 @@ void EdgePool::free(const EdgeList& list) {
     if (w.size_class > 0) release_now(w.ref, w.size_class);
 }
 
-void EdgePool::clear() {
+EdgePool::~EdgePool() {
     const auto free_cells = [this](std::uint32_t first, std::uint32_t fresh, std::uint32_t size_class) {
         for (std::uint32_t u = 0; size_class == kClasses && u < fresh; u += kCellUnits) {
             const Cell* cell = reinterpret_cast<const Cell*>(slab_.at(first + u));
@@ -91,8 +91,6 @@ void EdgePool::clear() {
         }
     };
     for (std::uint32_t page = 0; page < slab_.pages(); ++page) slab_.for_page(page, free_cells);
-    slab_.clear();
-    large_bytes_ = 0;
 }
 
 // --------------------------------------------------------------------------------------- reading
@@ -143,12 +141,6 @@ std::uint32_t EdgePool::position(EdgeList::Where w, Token token) const {
     for (std::uint32_t i = 0; i < w.size; ++i)
         if (unpack(b[i]).token == token) return i;
     return kAbsent;
-}
-
-std::uint32_t EdgePool::position(const EdgeList& list, Token token) const {
-    const EdgeList::Where w = list.where();
-    if (w.size_class == 0) return w.size == 1 && list.token == token ? 0 : kAbsent;
-    return position(w, token);
 }
 
 void EdgePool::move_to(EdgeList& list, std::uint32_t size_class) {

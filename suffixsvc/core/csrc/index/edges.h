@@ -87,19 +87,6 @@ class Edges {
     std::size_t size() const { return size_; }
     Edge operator[](std::size_t i) const { return block_ != nullptr ? unpack(block_[i]) : one_; }
 
-    struct Iterator {
-        const Edges* edges;
-        std::size_t i;
-        Edge operator*() const { return (*edges)[i]; }
-        Iterator& operator++() {
-            ++i;
-            return *this;
-        }
-        bool operator!=(const Iterator& other) const { return i != other.i; }
-    };
-    Iterator begin() const { return {this, 0}; }
-    Iterator end() const { return {this, size_}; }
-
   private:
     const EdgeWord* block_ = nullptr;
     std::uint32_t size_ = 0;
@@ -119,7 +106,7 @@ class EdgePool {
     EdgePool(RetireList<Retired>& retire_list, bool readers);
     EdgePool(const EdgePool&) = delete;
     EdgePool& operator=(const EdgePool&) = delete;
-    ~EdgePool() { clear(); }
+    ~EdgePool();
 
     // In insertion order.
     Edges edges(const EdgeList& list) const;
@@ -170,10 +157,8 @@ class EdgePool {
     }
     BlockRef allocate(std::uint32_t size_class);
     void release(BlockRef ref, std::uint32_t size_class);
-    std::uint32_t position(const EdgeList& list, Token token) const;
     std::uint32_t position(EdgeList::Where w, Token token) const;
     void move_to(EdgeList& list, std::uint32_t size_class);
-    void clear();
 
     RetireList<Retired>& retire_list_;
     bool readers_;

@@ -131,10 +131,6 @@ void Index::charge_visits(std::uint64_t visited_before) {
     const auto touched = static_cast<std::int64_t>(visited_ - visited_before);
     visit_credit_ = std::min<std::int64_t>(visit_credit_ + kVisitsPerToken - touched, kMaxCredit);
     mutex.add_work(static_cast<std::uint64_t>(touched));
-    publish();
-}
-
-void Index::publish() {
     published_used_.store(nodes_.used_bytes(), std::memory_order_relaxed);
     published_tokens_.store(tokens_ - repeated_, std::memory_order_relaxed);
 }

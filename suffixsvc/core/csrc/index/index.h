@@ -252,7 +252,6 @@ class Index {
     bool text_ends_here(ContinuationCount& count, std::unique_lock<Mutex>& lock);
     std::size_t remove_part(std::span<const Token> text, std::size_t uncounted, std::span<const NodeId> path,
                             std::size_t first, std::size_t last);
-    void publish();
     void prefetch_path(std::span<const NodeId> path, std::span<const Token> text, std::size_t first,
                        std::size_t last) const;
     void drop_last(NodeId node, NodeId before, Token token);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <unordered_set>
@@ -148,19 +149,9 @@ bool Index::text_ends_here(ContinuationCount& count, std::unique_lock<Mutex>& lo
         return ends(last) > others;
     }
     if (ends(last) <= removed) return false;
-    struct CountRegistration {
-        explicit CountRegistration(ContinuationCount& by, std::vector<ContinuationCount*>& all)
-            : counting(by), of(all) {
-            of.push_back(&counting);
-        }
-        CountRegistration(const CountRegistration&) = delete;
-        CountRegistration& operator=(const CountRegistration&) = delete;
-        ~CountRegistration() { std::erase(of, &counting); }
-
-        ContinuationCount& counting;
-        std::vector<ContinuationCount*>& of;
-    };
-    const CountRegistration registration(count, counting_);
+    const auto unregister = [this](ContinuationCount* each) { std::erase(counting_, each); };
+    counting_.push_back(&count);
+    const std::unique_ptr<ContinuationCount, decltype(unregister)> registered(&count, unregister);
     for (;;) {
         const Edges out = edges(last);
         left = std::min(left, out.size());

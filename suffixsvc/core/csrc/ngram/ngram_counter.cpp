@@ -41,22 +41,18 @@ Key<K>* sort_keys(Key<K>* keys, Key<K>* scratch, std::size_t size, unsigned tota
 
 // A sorted block of the arena, as a source of a merge.
 template <unsigned K>
-class SortedBlock {
-  public:
-    SortedBlock(const Key<K>* keys, const std::uint32_t* counts, std::size_t size)
-        : keys_(keys), counts_(counts), end_(keys + size) {}
-    bool done() const { return keys_ == end_; }
-    const Key<K>& key() const { return *keys_; }
-    std::uint32_t count() const { return *counts_; }
-    void next() {
-        ++keys_;
-        ++counts_;
-    }
+struct SortedBlock {
+    const Key<K>* keys;
+    const Key<K>* end;
+    const std::uint32_t* counts;
 
-  private:
-    const Key<K>* keys_;
-    const std::uint32_t* counts_;
-    const Key<K>* end_;
+    bool done() const { return keys == end; }
+    const Key<K>& key() const { return *keys; }
+    std::uint32_t count() const { return *counts; }
+    void next() {
+        ++keys;
+        ++counts;
+    }
 };
 
 template <unsigned K>
@@ -89,7 +85,7 @@ class Counter final : public NgramCounter {
         std::vector<SortedBlock<K>> sources;
         for (std::size_t i = 0; i < ends_.size(); ++i) {
             const std::size_t begin = i > 0 ? ends_[i - 1] : 0;
-            sources.emplace_back(keys_.get() + begin, counts_.get() + begin, ends_[i] - begin);
+            sources.push_back({keys_.get() + begin, keys_.get() + ends_[i], counts_.get() + begin});
         }
         KWayMerge<K, SortedBlock<K>> merge(sources);
         RunWriter<K> writer(path);
@@ -132,19 +128,16 @@ class Counter final : public NgramCounter {
     std::uint64_t tokens_ = 0;
 };
 
-FileFault invalid(const char* message, std::string expected, std::string got) {
-    return {FileFault::Kind::invalid, message, std::move(expected), std::move(got)};
-}
-
 }  // namespace
 
 std::unique_ptr<NgramCounter> NgramCounter::make(unsigned lowest, unsigned highest,
                                                  std::int64_t largest_token, std::size_t memory_bytes) try {
     if (lowest < 1 || lowest > highest || highest > kMaxOrder)
-        throw invalid("orders must satisfy 1 <= lowest <= highest <= 16", "",
-                      std::to_string(lowest) + " .. " + std::to_string(highest));
+        throw FileFault::invalid("orders must satisfy 1 <= lowest <= highest <= 16", "",
+                                 std::to_string(lowest) + " .. " + std::to_string(highest));
     if (largest_token < 0 || largest_token > std::numeric_limits<Token>::max())
-        throw invalid("largest_token must be in 0 .. 2147483647", "", std::to_string(largest_token));
+        throw FileFault::invalid("largest_token must be in 0 .. 2147483647", "",
+                                 std::to_string(largest_token));
     const auto bits = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(largest_token) + 1));
     const KeyShape shape{lowest, highest, bits};
     auto counter = with_key_words(shape.words(), [&]<unsigned K>() -> std::unique_ptr<NgramCounter> {
@@ -154,8 +147,8 @@ std::unique_ptr<NgramCounter> NgramCounter::make(unsigned lowest, unsigned highe
             std::clamp<std::size_t>(memory_bytes / 8 / sizeof(Key<K>), 1u << 10, 1u << 19);
         const std::size_t sorting = 2 * fresh * sizeof(Key<K>);
         if (memory_bytes < 2 * sorting)
-            throw invalid("memory_bytes must be some megabytes at least", "",
-                          std::to_string(memory_bytes) + " bytes");
+            throw FileFault::invalid("memory_bytes must be some megabytes at least", "",
+                                     std::to_string(memory_bytes) + " bytes");
         const std::size_t arena = (memory_bytes - sorting) / (sizeof(Key<K>) + sizeof(std::uint32_t));
         return std::make_unique<Counter<K>>(shape, fresh, arena);
     });
@@ -170,17 +163,18 @@ void NgramCounter::add(std::span<const Token> tokens, std::span<const std::int64
                        std::span<const std::int64_t> contexts) {
     for (std::size_t i = 0; i < tokens.size(); ++i)
         if (tokens[i] < 0 || tokens[i] > largest_token_)
-            throw invalid("token ids must be in range", "0 .. " + std::to_string(largest_token_),
-                          std::to_string(tokens[i]) + " at position " + std::to_string(i));
+            throw FileFault::invalid("token ids must be in range", "0 .. " + std::to_string(largest_token_),
+                                     std::to_string(tokens[i]) + " at position " + std::to_string(i));
     if (tokens.size() > room())
-        throw invalid("tokens must fit the room of the counter", std::to_string(room()),
-                      std::to_string(tokens.size()));
+        throw FileFault::invalid("tokens must fit the room of the counter", std::to_string(room()),
+                                 std::to_string(tokens.size()));
     const auto size = static_cast<std::int64_t>(tokens.size());
     std::int64_t begin = 0;
     bool whole = ends.size() == contexts.size();
     for (std::size_t i = 0; whole && i < ends.size(); begin = ends[i++])
         whole = begin <= ends[i] && ends[i] <= size && contexts[i] >= 0 && contexts[i] <= ends[i] - begin;
-    if (!whole || begin != size) throw invalid("ends and contexts must divide the tokens into texts", "", "");
+    if (!whole || begin != size)
+        throw FileFault::invalid("ends and contexts must divide the tokens into texts", "", "");
     std::size_t from = 0;
     for (std::size_t i = 0; i < ends.size(); from = static_cast<std::size_t>(ends[i++]))
         add_text(tokens.subspan(from, static_cast<std::size_t>(ends[i]) - from),

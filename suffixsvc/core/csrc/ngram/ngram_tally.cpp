@@ -150,18 +150,14 @@ class OrderTally {
     std::vector<std::unique_ptr<Sink>> sinks_;
 };
 
-FileFault invalid(std::string message, std::string expected = "", std::string got = "") {
-    return {FileFault::Kind::invalid, std::move(message), std::move(expected), std::move(got)};
-}
-
 // Runs of one shape.
 struct Runs {
     explicit Runs(const std::vector<FilePath>& run_paths) : paths(run_paths) {
-        if (paths.empty()) throw invalid("runs must not be empty");
+        if (paths.empty()) throw FileFault::invalid("runs must not be empty");
         for (const FilePath& path : paths) {
             headers.push_back(read_run_header(path));
             if (headers.back().shape() != headers[0].shape())
-                throw invalid("the run " + path.text + " must have the shape of the other runs");
+                throw FileFault::invalid("the run " + path.text + " must have the shape of the other runs");
             entries += headers.back().entries;
             tokens += headers.back().tokens;
         }
@@ -229,18 +225,19 @@ std::vector<TallyOutput> tally_runs(const std::vector<FilePath>& paths, std::vec
     const KeyShape shape = runs.shape();
     for (const TallyOutput& output : outputs) {
         if (output.order < shape.lowest || output.order > shape.highest)
-            throw invalid("order must be one that the runs count",
-                          std::to_string(shape.lowest) + " .. " + std::to_string(shape.highest),
-                          std::to_string(output.order));
+            throw FileFault::invalid("order must be one that the runs count",
+                                     std::to_string(shape.lowest) + " .. " + std::to_string(shape.highest),
+                                     std::to_string(output.order));
         const unsigned least = output.order + (output.totals ? 1 : 0);
         if (output.slots < least || output.slots > kMaxOrder + 1)
-            throw invalid("slots must hold the n-gram",
-                          std::to_string(least) + " .. " + std::to_string(kMaxOrder + 1) + " slots",
-                          std::to_string(output.slots));
+            throw FileFault::invalid(
+                "slots must hold the n-gram",
+                std::to_string(least) + " .. " + std::to_string(kMaxOrder + 1) + " slots",
+                std::to_string(output.slots));
     }
     if (low < 0 || low > high || high > std::int64_t{kMaxInt32} + 1)
-        throw invalid("token range must satisfy 0 <= first <= end <= 2147483648", "",
-                      std::to_string(low) + " .. " + std::to_string(high));
+        throw FileFault::invalid("token range must satisfy 0 <= first <= end <= 2147483648", "",
+                                 std::to_string(low) + " .. " + std::to_string(high));
     std::vector<OrderTally> tallies = group_by_order(outputs);
     with_key_words(runs.headers[0].words, [&]<unsigned K>() {
         const KeyReader<K> reader(shape);
@@ -270,7 +267,7 @@ void combine_runs(const std::vector<FilePath>& paths, const FilePath& path, std:
 
 std::vector<std::int64_t> split_runs(const std::vector<FilePath>& paths, unsigned parts) {
     constexpr std::uint64_t kSamples = 4096;  // samples per run
-    if (parts == 0) throw invalid("parts must be at least 1", "", "0");
+    if (parts == 0) throw FileFault::invalid("parts must be at least 1", "", "0");
     const Runs runs(paths);
     // (token, entries that the sample represents)
     std::vector<std::pair<std::int64_t, std::uint64_t>> samples;

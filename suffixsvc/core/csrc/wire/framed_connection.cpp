@@ -6,24 +6,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 
 namespace suffixsvc {
 
 namespace {
 
-constexpr std::size_t kLengthBytes = 4;  // u32, little endian
+// u32, little-endian, as the machines are (segment/format/segment_format.h)
+constexpr std::size_t kLengthBytes = 4;
 constexpr std::size_t kReadBytes = 1 << 16;
 #ifdef MSG_NOSIGNAL
 constexpr int kSendFlags = MSG_NOSIGNAL;
 #else
 constexpr int kSendFlags = 0;  // Python ignores SIGPIPE
 #endif
-
-std::size_t length_of(const char* bytes) {
-    std::size_t length = 0;
-    for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(bytes[i]);
-    return length;
-}
 
 // The clock of Python's time.monotonic().
 double seconds_now() {
@@ -56,7 +52,8 @@ UnhandledMessage FramedConnection::next() {
 std::optional<std::string_view> FramedConnection::next_message() {
     const std::size_t here = end_ - begin_;
     if (here < kLengthBytes) return std::nullopt;
-    const std::size_t length = length_of(buffer_.data() + begin_);
+    std::uint32_t length = 0;
+    std::memcpy(&length, buffer_.data() + begin_, kLengthBytes);
     wanted_ = kLengthBytes + length;
     if (length > max_bytes_ || here < wanted_) return std::nullopt;
     const std::string_view message(buffer_.data() + begin_ + kLengthBytes, length);
@@ -66,15 +63,6 @@ std::optional<std::string_view> FramedConnection::next_message() {
 }
 
 bool FramedConnection::read() {
-    ensure_space();
-    ssize_t n = 0;
-    do n = ::recv(socket_, buffer_.data() + end_, buffer_.size() - end_, 0);
-    while (n < 0 && errno == EINTR);
-    if (n > 0) end_ += static_cast<std::size_t>(n);
-    return n > 0;
-}
-
-void FramedConnection::ensure_space() {
     std::copy(buffer_.begin() + begin_, buffer_.begin() + end_, buffer_.begin());
     end_ -= begin_;
     begin_ = 0;
@@ -84,12 +72,16 @@ void FramedConnection::ensure_space() {
         // Grows by doubling: a length that a client announces reserves no memory.
         buffer_.resize(2 * buffer_.size());
     }
+    ssize_t n = 0;
+    do n = ::recv(socket_, buffer_.data() + end_, buffer_.size() - end_, 0);
+    while (n < 0 && errno == EINTR);
+    if (n > 0) end_ += static_cast<std::size_t>(n);
+    return n > 0;
 }
 
 bool FramedConnection::send(std::string_view message) {
-    std::string frame(kLengthBytes, '\0');
-    for (std::size_t i = 0; i < kLengthBytes; ++i)
-        frame[i] = static_cast<char>(message.size() >> 8 * i & 0xff);
+    const auto length = static_cast<std::uint32_t>(message.size());
+    std::string frame(reinterpret_cast<const char*>(&length), kLengthBytes);
     frame += message;
     std::size_t at = 0;
     while (at < frame.size()) {

@@ -44,7 +44,6 @@ class FramedConnection {
     // The next whole message, a view into `buffer_`; nothing if it is incomplete.
     std::optional<std::string_view> next_message();
     bool read();
-    void ensure_space();
     bool send(std::string_view message);
 
     StepDispatcher& dispatcher_;

@@ -1,7 +1,6 @@
 #include "wire/step_dispatcher.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -18,19 +17,11 @@ struct Item {
     std::shared_ptr<SessionSlot> slot;
 };
 
-StepOutcome refusal(StepStatus status) {
-    StepOutcome refused;
-    refused.status = status;
-    return refused;
-}
-
 // False if the length of the bytes is not that of an array; a stepper checks the ids.
 bool unpack(std::string_view data, std::vector<Token>& tokens) {
     if (data.size() % sizeof(Token) != 0) return false;
     tokens.resize(data.size() / sizeof(Token));
     if (!tokens.empty()) std::memcpy(tokens.data(), data.data(), data.size());
-    if constexpr (std::endian::native == std::endian::big)
-        for (Token& t : tokens) t = static_cast<Token>(__builtin_bswap32(static_cast<std::uint32_t>(t)));
     return true;
 }
 
@@ -58,17 +49,9 @@ void StepDispatcher::add(const std::string& session_id, std::shared_ptr<SessionS
 }
 
 void StepDispatcher::remove(const std::string& session_id) {
-    std::shared_ptr<SessionSlot> removed;
+    decltype(slots_)::node_type removed;  // destroyed after the lock is released
     const std::scoped_lock lock(mutex_);
-    if (const auto at = slots_.find(session_id); at != slots_.end()) {
-        removed = std::move(at->second);
-        slots_.erase(at);
-    }
-}
-
-std::size_t StepDispatcher::slot_count() {
-    const std::shared_lock lock(mutex_);
-    return slots_.size();
+    removed = slots_.extract(session_id);
 }
 
 std::vector<StepAnswer> StepDispatcher::step(std::span<const StepRequest> requests, double now) {
@@ -82,7 +65,7 @@ std::vector<StepAnswer> StepDispatcher::step(std::span<const StepRequest> reques
         for (std::size_t i = 0; i < n; ++i) {
             const auto at = slots_.find(std::string(requests[i].session_id));
             if (at == slots_.end())
-                answers[i] = refusal(StepStatus::unknown_session);
+                answers[i] = StepOutcome{.status = StepStatus::unknown_session};
             else
                 items.push_back(Item{&requests[i], i, at->second});
         }
@@ -102,28 +85,25 @@ std::vector<StepAnswer> StepDispatcher::step(std::span<const StepRequest> reques
         SessionSlot& slot = *item.slot;
         const StepRequest& request = *item.request;
         if (&slot == previous) {
-            answers[item.index] = refusal(StepStatus::duplicate_session);
+            answers[item.index] = StepOutcome{.status = StepStatus::duplicate_session};
             continue;
         }
         previous = &slot;
         locks.emplace_back(slot.mutex);
         if (!slot.stepper || !slot.cost) {
-            answers[item.index] = refusal(StepStatus::unknown_session);
+            answers[item.index] = StepOutcome{.status = StepStatus::unknown_session};
             continue;
         }
         slot.last_active = now;
         if (request.seq != 0 && request.seq <= slot.seq) {
-            if (request.seq == slot.seq && slot.answer) {  // a retry of the last request
+            if (request.seq == slot.seq && slot.answer)  // a retry of the last request
                 answers[item.index] = *slot.answer;
-            } else {
-                StepOutcome refused = refusal(StepStatus::stale_sequence);
-                refused.last_seq = slot.seq;
-                answers[item.index] = std::move(refused);
-            }
+            else
+                answers[item.index] = StepOutcome{.status = StepStatus::stale_sequence, .last_seq = slot.seq};
             continue;
         }
         if (!unpack(request.tokens, tokens[item.index])) {
-            answers[item.index] = refusal(StepStatus::invalid_tokens);
+            answers[item.index] = StepOutcome{.status = StepStatus::invalid_tokens};
             continue;
         }
         StepArguments a;
@@ -164,7 +144,11 @@ std::vector<StepAnswer> StepDispatcher::step(std::span<const StepRequest> reques
 
 std::optional<DispatchReply> StepDispatcher::answer(std::string_view request, double now) {
     if (closed_) return std::nullopt;
-    const std::optional<ParsedBatch> batch = parse_steps(request, slot_count());
+    const std::size_t most_steps = [this] {
+        const std::shared_lock lock(mutex_);
+        return slots_.size();
+    }();
+    const std::optional<ParsedBatch> batch = parse_steps(request, most_steps);
     if (!batch) return std::nullopt;
     // A decode step writes at most a whole draft and one more token. Larger appends must pass the memory
     // limit first (service/sessions/step_batch.py).

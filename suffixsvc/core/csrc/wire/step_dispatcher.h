@@ -65,8 +65,6 @@ class StepDispatcher {
     void close() { closed_ = true; }
 
   private:
-    std::size_t slot_count();
-
     std::atomic<bool> closed_{false};
     std::size_t max_draft_;
     std::string sources_;

@@ -40,12 +40,6 @@ void put_head(std::string& out, char tag_byte, std::size_t bytes) {
     put_varint(out, bytes);
 }
 
-void put_fixed32(std::string& out, std::uint32_t value) {
-    const char bytes[4] = {static_cast<char>(value), static_cast<char>(value >> 8),
-                           static_cast<char>(value >> 16), static_cast<char>(value >> 24)};
-    out.append(bytes, 4);
-}
-
 bool is_chain(const std::vector<DraftToken>& draft) {
     for (std::size_t i = 0; i < draft.size(); ++i)
         if (draft[i].parent != static_cast<std::int32_t>(i) - 1) return false;
@@ -78,19 +72,18 @@ std::string pack_step_reply(std::string_view session_id, std::uint64_t seq,
         put_varint(out, seq);
     }
     put_head(out, kReplyDraft, draft_bytes);
+    // Fixed-width fields are little-endian, as the machines are (segment/format/segment_format.h).
+    const auto put_fixed32s = [&](char tag_byte, auto field) {
+        put_head(out, tag_byte, fixed32_bytes);
+        for (const DraftToken& t : draft) out.append(reinterpret_cast<const char*>(&(t.*field)), 4);
+    };
     if (n != 0) {
-        put_head(out, kDraftTokens, fixed32_bytes);
-        for (const DraftToken& t : draft) put_fixed32(out, static_cast<std::uint32_t>(t.token));
-        if (!chain) {
-            put_head(out, kDraftParents, fixed32_bytes);
-            for (const DraftToken& t : draft) put_fixed32(out, static_cast<std::uint32_t>(t.parent));
-        }
-        put_head(out, kDraftProbs, fixed32_bytes);
-        for (const DraftToken& t : draft) put_fixed32(out, std::bit_cast<std::uint32_t>(t.p));
+        put_fixed32s(kDraftTokens, &DraftToken::token);
+        if (!chain) put_fixed32s(kDraftParents, &DraftToken::parent);
+        put_fixed32s(kDraftProbs, &DraftToken::p);
         put_head(out, kDraftSources, n);
         for (const DraftToken& t : draft) out.push_back(t.source < sources.size() ? sources[t.source] : '\0');
-        put_head(out, kDraftMatchLens, fixed32_bytes);
-        for (const DraftToken& t : draft) put_fixed32(out, t.match_len);
+        put_fixed32s(kDraftMatchLens, &DraftToken::match_len);
     }
     if (length != 0) {
         out.push_back(kReplyLength);

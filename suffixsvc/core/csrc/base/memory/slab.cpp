@@ -43,14 +43,6 @@ void Slab<kUnitBytes, kGroupUnits>::grow() {
 }
 
 template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
-void Slab<kUnitBytes, kGroupUnits>::try_to_grow() noexcept {
-    try {
-        grow();
-    } catch (const std::bad_alloc&) {  // take_page() tries again when the present segment is full
-    }
-}
-
-template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
 std::uint32_t Slab<kUnitBytes, kGroupUnits>::take_page() {
     for (auto* spare : {&free_resident_, &free_returned_})
         if (!spare->empty()) {
@@ -70,7 +62,12 @@ void Slab<kUnitBytes, kGroupUnits>::schedule_populate() {
     const std::size_t at = pages_.size() - 1 + kAheadPages;
     if (at >= capacity_) {
         // The next segment is reserved early, so that its beginning can be populated.
-        if (at == capacity_ && segments_.back().bytes * 2 >= kHugePageBytes) try_to_grow();
+        if (at == capacity_ && segments_.back().bytes * 2 >= kHugePageBytes) {
+            try {
+                grow();
+            } catch (const std::bad_alloc&) {  // take_page() tries again when the present segment is full
+            }
+        }
         if (at >= capacity_) return;
     }
     const auto k = static_cast<std::size_t>(std::bit_width(at / kGroupPages + 1) - 1);
@@ -213,14 +210,8 @@ void Slab<kUnitBytes, kGroupUnits>::trim() {
 }
 
 template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
-void Slab<kUnitBytes, kGroupUnits>::clear() {
+Slab<kUnitBytes, kGroupUnits>::~Slab() {
     for (const Segment& segment : segments_) release_segment(segment);
-    std::vector<Segment>().swap(segments_);
-    capacity_ = used_ = 0;
-    std::vector<Page>().swap(pages_);
-    std::vector<std::uint32_t>().swap(free_resident_);
-    std::vector<std::uint32_t>().swap(free_returned_);
-    std::fill(partial_.begin(), partial_.end(), kNone);
 }
 
 template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>

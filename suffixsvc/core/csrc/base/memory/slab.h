@@ -33,7 +33,7 @@ class Slab {
     explicit Slab(std::uint32_t classes) : partial_(classes, kNone) {}
     Slab(const Slab&) = delete;
     Slab& operator=(const Slab&) = delete;
-    ~Slab() { clear(); }
+    ~Slab();
 
     char* at(std::uint32_t unit) const {
         const std::uint32_t shifted = unit + kGroupUnits;  // segment k begins at kGroupUnits << k
@@ -43,8 +43,6 @@ class Slab {
     std::uint32_t allocate(std::uint32_t units, std::uint32_t size_class);
     // Bytes 4 and 5 of the record are overwritten, the others are left as they are for now.
     void free(std::uint32_t unit);
-    // Returns all memory to the system; no record may be used afterwards.
-    void clear();
     // Touches the memory that will be needed next, if it is due, which it seldom is.
     void populate() {
         if (populate_at_.load(std::memory_order_relaxed) != 0) populate_scheduled();
@@ -103,7 +101,6 @@ class Slab {
     }
     std::uint32_t take_page();
     void grow();  // throws std::bad_alloc without having changed anything
-    void try_to_grow() noexcept;
     void schedule_populate();
     void populate_scheduled();
     void link(std::uint32_t p);

@@ -82,7 +82,7 @@ LearnedTables::LearnedTables(const LearnedTables& other) : LearnedTables() {
     for (std::size_t i = 0; i < final.size(); ++i) put(final[i], get(other.final[i]));
 }
 
-std::shared_ptr<const LearnedTables> LearnedTables::parse(std::string_view bytes) {
+std::shared_ptr<LearnedTables> LearnedTables::parse(std::string_view bytes) {
     auto tables = std::make_shared<LearnedTables>();
     return tables->load(bytes) ? tables : nullptr;
 }

@@ -67,7 +67,7 @@ class LearnedTables {
     LearnedTables(const LearnedTables& other);
     LearnedTables& operator=(const LearnedTables&) = delete;
     // Parses the result of Learner::save(); null if the bytes are not of this version.
-    static std::shared_ptr<const LearnedTables> parse(std::string_view bytes);
+    static std::shared_ptr<LearnedTables> parse(std::string_view bytes);
 
     std::string save() const;
     bool load(std::string_view bytes);

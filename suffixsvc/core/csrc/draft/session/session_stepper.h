@@ -61,12 +61,12 @@ enum class StepStatus : int {
 
 struct StepOutcome {
     StepStatus status = StepStatus::done;
-    std::vector<DraftToken> draft;
+    std::vector<DraftToken> draft{};
     // length of the session's text; for gap and full: the length that explains the refusal
     std::size_t length = 0;
     std::size_t position = 0;    // conflict: position of the first token that differs
     Token have = 0, got = 0;     // conflict: the two tokens
-    std::string reason;          // failed: message of the exception
+    std::string reason{};        // failed: message of the exception
     std::uint64_t last_seq = 0;  // stale_sequence: sequence number of the last answered request
 };
 

@@ -10,21 +10,17 @@ namespace suffixsvc {
 
 namespace {
 
-FileFault invalid(std::string message, std::string expected, std::string got) {
-    return {FileFault::Kind::invalid, std::move(message), std::move(expected), std::move(got)};
-}
-
 void validate(const SegmentInput& in, std::uint32_t hub_min) {
     require_hub_min(hub_min);
     const std::size_t n = in.lengths.size();
     if (in.contexts.size() != n || in.lsns.size() != n)
-        throw invalid("lengths, contexts and lsns must have the same size",
-                      std::to_string(n) + " contexts and LSNs",
-                      std::to_string(in.contexts.size()) + " and " + std::to_string(in.lsns.size()));
+        throw FileFault::invalid(
+            "lengths, contexts and lsns must have the same size", std::to_string(n) + " contexts and LSNs",
+            std::to_string(in.contexts.size()) + " and " + std::to_string(in.lsns.size()));
     std::uint64_t total = 0;
     for (std::size_t i = 0; i < n; ++i) {
         if (in.lengths[i] <= in.contexts[i] || in.lengths[i] > in.tokens.size())
-            throw invalid(
+            throw FileFault::invalid(
                 "the length of text " + std::to_string(i) + " must exceed its context and fit the tokens",
                 "a length of " + std::to_string(std::uint64_t{in.contexts[i]} + 1) + " .. " +
                     std::to_string(in.tokens.size()),
@@ -33,15 +29,15 @@ void validate(const SegmentInput& in, std::uint32_t hub_min) {
         if (total > in.tokens.size()) break;
     }
     if (total != in.tokens.size())
-        throw invalid("lengths must add up to the number of tokens", std::to_string(in.tokens.size()),
-                      std::to_string(total));
+        throw FileFault::invalid("lengths must add up to the number of tokens",
+                                 std::to_string(in.tokens.size()), std::to_string(total));
     if (total + n + 1 > kSegmentMaxText)
-        throw invalid("the positions of a segment must be limited",
-                      "at most " + std::to_string(kSegmentMaxText), std::to_string(total + n + 1));
+        throw FileFault::invalid("the positions of a segment must be limited",
+                                 "at most " + std::to_string(kSegmentMaxText), std::to_string(total + n + 1));
     for (std::size_t i = 0; i < in.tokens.size(); ++i)
         if (in.tokens[i] < 0)
-            throw invalid("token id at position " + std::to_string(i) + " must not be negative", "",
-                          std::to_string(in.tokens[i]));
+            throw FileFault::invalid("token id at position " + std::to_string(i) + " must not be negative",
+                                     "", std::to_string(in.tokens[i]));
 }
 
 std::uint32_t shared_context(const std::vector<std::uint32_t>& codes, std::uint32_t a, std::uint32_t b) {

@@ -21,8 +21,7 @@ SegmentHeader header_of(const TextTable& texts, std::uint32_t alphabet) {
 }
 
 void require_hub_min(std::uint32_t hub_min) {
-    if (hub_min == 1)
-        throw FileFault(FileFault::Kind::invalid, "hub_min must be 0 or in 2 .. 2**32 - 1", "", "1");
+    if (hub_min == 1) throw FileFault::invalid("hub_min must be 0 or in 2 .. 2**32 - 1", "", "1");
 }
 
 void finish_segment(SegmentWriter& writer, SegmentHeader header, const std::vector<Token>& ids,

@@ -293,8 +293,9 @@ void merge_segments(const FilePath& path, std::span<const Segment* const> source
         Merger merger(sources);
         const TextTable texts = merger.plan_texts();
         if (texts.positions > kSegmentMaxText)
-            throw FileFault(FileFault::Kind::invalid, "the positions of a segment must be limited",
-                            "at most " + std::to_string(kSegmentMaxText), std::to_string(texts.positions));
+            throw FileFault::invalid("the positions of a segment must be limited",
+                                     "at most " + std::to_string(kSegmentMaxText),
+                                     std::to_string(texts.positions));
         const std::vector<Token> ids = merger.plan_alphabet();
         const SegmentHeader header = header_of(texts, static_cast<std::uint32_t>(ids.size()));
         const SegmentLayout layout = layout_of(header.counts);

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
-#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "segment/format/segment_format.h"
@@ -72,16 +72,8 @@ TextTable::TextTable(std::span<const TextCandidate> all, std::vector<SegmentOccu
     std::iota(order.begin(), order.end(), 0u);
     std::ranges::stable_sort(order, {}, [&](std::uint32_t c) { return all[c].age; });
     // From the newest on, so that the newest of equal texts is retained.
-    std::unordered_multimap<std::uint64_t, std::uint32_t> known;
-    known.reserve(all.size());
-    for (std::size_t i = order.size(); i-- > 0;) {
-        const std::uint32_t c = order[i];
-        const std::uint64_t h = hash(c);
-        const auto [first, last] = known.equal_range(h);
-        const auto same = std::find_if(first, last, [&](const auto& e) { return equal(e.second, c); });
-        same_as[c] = same == last ? c : same->second;
-        if (same == last) known.emplace(h, c);
-    }
+    std::unordered_set<std::uint32_t, decltype(hash), decltype(equal)> known(all.size(), hash, equal);
+    for (std::size_t i = order.size(); i-- > 0;) same_as[order[i]] = *known.insert(order[i]).first;
     for (const std::uint32_t c : order) {
         if (same_as[c] != c) continue;
         place[c] = static_cast<std::uint32_t>(candidates.size());

@@ -204,14 +204,6 @@ std::size_t Segment::forget(std::span<const std::uint64_t> lsns) {
     return found;
 }
 
-// Number of texts left to subtract; at zero the hubs are exact again.
-std::size_t Segment::update_hubs_stale() {
-    const std::scoped_lock lock(forgetting_);
-    if (uncorrected_.empty()) hubs_stale_.store(false, std::memory_order_seq_cst);
-    uncorrected_count_.store(uncorrected_.size(), std::memory_order_relaxed);
-    return uncorrected_.size();
-}
-
 std::size_t Segment::correct_hubs(std::size_t texts) {
     const std::scoped_lock one(correcting_);
     for (; texts > 0 && !corrupt(); --texts) {
@@ -225,9 +217,10 @@ std::size_t Segment::correct_hubs(std::size_t texts) {
         }
         subtract_from_hubs(text);
     }
-    return corrupt()
-               ? 0
-               : update_hubs_stale();  // a corrupt segment is built again, without the forgotten outputs
+    if (corrupt()) return 0;  // a corrupt segment is built again, without the forgotten outputs
+    const std::scoped_lock lock(forgetting_);
+    if (uncorrected_.empty()) hubs_stale_.store(false, std::memory_order_seq_cst);  // exact again
+    return uncorrected_.size();
 }
 
 std::vector<SegmentOccurrence> Segment::occurrences() const {
@@ -273,7 +266,6 @@ SegmentStats Segment::stats() const {
             c.occurrences,
             forgotten_.load(std::memory_order_relaxed),
             c.alphabet,
-            c.hubs,
             c.hub_min,
             header_.first_lsn,
             header_.last_lsn,

@@ -94,7 +94,6 @@ struct SegmentStats {
     std::uint64_t occurrences = 0;
     std::uint64_t forgotten = 0;  // forgotten occurrences
     std::uint64_t alphabet = 0;
-    std::uint64_t hubs = 0;
     std::uint64_t hub_min = 0;
     std::uint64_t first_lsn = 0;
     std::uint64_t last_lsn = 0;
@@ -226,7 +225,6 @@ class Segment : public std::enable_shared_from_this<Segment> {
     template <typename F>
     auto read(F f) const;
     void subtract_from_hubs(std::uint32_t text);
-    std::size_t update_hubs_stale();
     bool is_forgotten(std::size_t occurrence) const {
         return (forgotten_bits_[occurrence / 64].load(std::memory_order_acquire) >> occurrence % 64 & 1) != 0;
     }

@@ -130,18 +130,15 @@ class Checker {
 }  // namespace
 
 std::string Segment::check() const {
-    const auto found = [&](std::string what) {
-        if (!what.empty()) mark_corrupt();
-        return what;
-    };
     // Blocks that were good when they were first read are verified again.
     for (std::uint64_t b = 0; b < layout_.blocks; ++b)
         if (!verify(b)) return "a checksum does not match (block " + std::to_string(b) + ")";
     const Checker checker(*this);
-    if (std::string what = checker.texts(); !what.empty()) return found(what);
-    if (std::string what = checker.occurrences(); !what.empty()) return found(what);
-    if (std::string what = checker.entries(); !what.empty()) return found(what);
-    if (std::string what = checker.hubs(); !what.empty()) return found(what);
+    for (const auto part : {&Checker::texts, &Checker::occurrences, &Checker::entries, &Checker::hubs})
+        if (std::string what = (checker.*part)(); !what.empty()) {
+            mark_corrupt();
+            return what;
+        }
     return corrupt() ? "a page cannot be read" : "";
 }
 

@@ -65,14 +65,14 @@ template <std::uint32_t W>
 class Finder : public SegmentSearch<W> {
   public:
     using Base = SegmentSearch<W>;
-    using Base::Base, Base::counts_, Base::lcp_, Base::s_;
+    using Base::Base, Base::counts_, Base::hubs_, Base::lcp_, Base::s_;
 
     // Returns false if the segment is damaged.
-    bool find(std::span<const Token> context, std::span<const int> orders, const Segment& segment, bool plain,
-              SegmentHub* hubs, const SegmentView* before, SegmentView& view) const {
+    bool find(std::span<const Token> context, std::span<const int> orders, bool plain,
+              const SegmentView* before, SegmentView& view) const {
         SegmentQuery query(context, s_.alphabet());
         typename Base::Place place;
-        const std::uint32_t guess = before ? guess_from(*before, query.at(0), hubs) : kNoEntry;
+        const std::uint32_t guess = before ? guess_from(*before, query.at(0)) : kNoEntry;
         view.size = 0;
         if (!this->locate(query, guess, place)) return true;
         view.at = place.at;
@@ -105,22 +105,22 @@ class Finder : public SegmentSearch<W> {
                 }
             }
             if (hub != kNoHub) {
-                std::uint32_t parent = hubs[hub].parent;
-                while (parent != kNoHub && this->valid(parent) && hubs[parent].depth >= wanted) {
+                std::uint32_t parent = hubs_[hub].parent;
+                while (parent != kNoHub && this->valid(parent) && hubs_[parent].depth >= wanted) {
                     hub = parent;
-                    parent = hubs[hub].parent;
+                    parent = hubs_[hub].parent;
                 }
-                const std::uint32_t depth = hubs[hub].depth;
+                const std::uint32_t depth = hubs_[hub].depth;
                 if (depth < wanted || (parent != kNoHub && !this->valid(parent))) return false;
-                level = SegmentLevel{s_.template values<std::uint32_t>(Column::hub_start)[hub], hubs[hub].end,
-                                     hub, std::min(depth, longest)};
+                level = SegmentLevel{s_.template values<std::uint32_t>(Column::hub_start)[hub],
+                                     hubs_[hub].end, hub, std::min(depth, longest)};
                 if (level.begin >= level.end || level.end > counts_.entries) return false;
-                if (parent != kNoHub) shorter = hubs[parent].depth;
+                if (parent != kNoHub) shorter = hubs_[parent].depth;
             }
             if (shorter >= wanted) return false;  // guarantees termination on a damaged file
             longest = shorter;
             // Shorter levels contain the first live level, so they are live.
-            if (view.size == 0 && !plain && segment.total(level) == 0) {
+            if (view.size == 0 && !plain && s_.total(level) == 0) {
                 wanted = longest;
                 continue;
             }
@@ -135,12 +135,12 @@ class Finder : public SegmentSearch<W> {
 
     // The estimated position of the contexts of `before` extended by `code`; kNoEntry: no hub has it. Nothing
     // is verified here: a damaged value makes a bad guess.
-    std::uint32_t guess_from(const SegmentView& before, std::uint32_t code, SegmentHub* hubs) const {
+    std::uint32_t guess_from(const SegmentView& before, std::uint32_t code) const {
         if (code == 0 || before.size > kMaxLevels) return kNoEntry;
         for (const SegmentLevel& level : before.all()) {
             if (level.hub >= counts_.hubs || level.begin >= level.end || level.end > counts_.entries)
                 continue;
-            SegmentHub& hub = hubs[level.hub];
+            SegmentHub& hub = hubs_[level.hub];
             for (std::size_t k = 0; k < std::min<std::size_t>(hub.followers, kHubFollowers); ++k) {
                 if (hub.code[k] != code || hub.target[k] == kNoEntry) continue;
                 const std::uint32_t at = std::clamp(before.at, level.begin, level.end);
@@ -169,7 +169,7 @@ void Segment::find(std::span<const Token> context, std::span<const int> orders, 
     }
     const bool plain = unit_weights_.load(std::memory_order_acquire);
     if (!by_width(*this, [&]<std::uint32_t W>() {
-            return Finder<W>(*this).find(context, orders, *this, plain, hubs_, before, view);
+            return Finder<W>(*this).find(context, orders, plain, before, view);
         }))
         mark_corrupt();
     if (corrupt()) view.size = 0;

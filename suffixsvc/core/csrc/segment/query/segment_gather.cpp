@@ -9,10 +9,10 @@ template <std::uint32_t W>
 class SegmentGatherer : public SegmentSearch<W> {
   public:
     using Base = SegmentSearch<W>;
-    using Base::counts_, Base::next_, Base::order_, Base::s_, Base::text_;
+    using Base::counts_, Base::hubs_, Base::next_, Base::order_, Base::s_, Base::text_;
 
-    SegmentGatherer(const Segment& segment, SegmentHub* hubs, bool plain, bool stale)
-        : Base(segment), hubs_(hubs), unit_weights_(plain), hubs_stale_(stale) {}
+    SegmentGatherer(const Segment& segment, bool plain, bool stale)
+        : Base(segment), unit_weights_(plain), hubs_stale_(stale) {}
 
     std::uint32_t total(const SegmentLevel& level) const {
         if (kind_of(level) == Kind::hub) return Base::load(hubs_[level.hub].total);
@@ -256,7 +256,6 @@ class SegmentGatherer : public SegmentSearch<W> {
         return list.size < kHubFollowers ? 0 : std::min(longer, Base::load(hubs_[level.hub].total));
     }
 
-    SegmentHub* hubs_;
     bool unit_weights_;
     bool hubs_stale_;
 };
@@ -264,7 +263,7 @@ class SegmentGatherer : public SegmentSearch<W> {
 template <typename F>
 auto Segment::read(F f) const {
     return by_width(*this, [&]<std::uint32_t W>() {
-        return f(SegmentGatherer<W>(*this, hubs_, unit_weights_.load(std::memory_order_acquire),
+        return f(SegmentGatherer<W>(*this, unit_weights_.load(std::memory_order_acquire),
                                     hubs_stale_.load(std::memory_order_acquire)));
     });
 }

@@ -10,9 +10,8 @@ class HubCorrector : public SegmentSearch<W> {
   public:
     using SegmentSearch<W>::SegmentSearch;
 
-    // Subtracts one vote from every hub around the entry of a position. `hubs` are the segment's, with
-    // writable votes and totals.
-    bool subtract(std::uint32_t position, SegmentHub* hubs) const {
+    // Subtracts one vote from every hub around the entry of a position.
+    bool subtract(std::uint32_t position) const {
         std::array<std::uint32_t, kSegmentContext> codes;
         std::uint32_t n = 0;
         for (; n < kSegmentContext && n < position; ++n) {
@@ -28,8 +27,8 @@ class HubCorrector : public SegmentSearch<W> {
         if (!this->locate(query, kNoEntry, place) || place.at == place.end) return false;
         const std::uint32_t code = load_code<W>(this->text_, position);
         for (std::uint32_t hub = this->hub_around(place.at); hub != kNoHub && this->valid(hub);
-             hub = hubs[hub].parent) {
-            SegmentHub& h = hubs[hub];
+             hub = this->hubs_[hub].parent) {
+            SegmentHub& h = this->hubs_[hub];
             lower(h.total);
             for (std::size_t k = 0; k < h.followers; ++k)
                 if (h.code[k] == code) lower(h.votes[k]);
@@ -75,7 +74,7 @@ void Segment::subtract_from_hubs(std::uint32_t text) {
               touch(column(Column::text) + (begin - before) * width, (end - begin + before) * width);
     by_width(*this, [&]<std::uint32_t W>() {
         const HubCorrector<W> corrector(*this);
-        for (std::uint32_t p = begin + context; ok && p + 1 < end; ++p) ok = corrector.subtract(p, hubs_);
+        for (std::uint32_t p = begin + context; ok && p + 1 < end; ++p) ok = corrector.subtract(p);
     });
     if (!ok) mark_corrupt();
 }

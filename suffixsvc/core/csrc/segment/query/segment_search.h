@@ -50,7 +50,8 @@ class SegmentSearch {
           text_(segment.column(Column::text)),
           order_(segment.column(Column::order)),
           next_(segment.column(Column::next)),
-          lcp_(segment.column(Column::lcp)) {}
+          lcp_(segment.column(Column::lcp)),
+          hubs_(segment.hubs_) {}
 
     // The position of a query among the entries of its bucket.
     struct Place {
@@ -140,7 +141,7 @@ class SegmentSearch {
         const auto* above = std::upper_bound(starts.data() + from, starts.data() + to, entry);
         std::uint32_t hub =
             static_cast<std::uint32_t>(above - starts.data()) - 1;  // kNoHub if none starts before
-        while (hub != kNoHub && valid(hub) && s_.hubs_[hub].end <= entry) hub = s_.hubs_[hub].parent;
+        while (hub != kNoHub && valid(hub) && hubs_[hub].end <= entry) hub = hubs_[hub].parent;
         return hub != kNoHub && valid(hub) ? hub : kNoHub;
     }
 
@@ -149,7 +150,7 @@ class SegmentSearch {
         const auto starts = s_.values<std::uint32_t>(Column::hub_start);
         if (hub < starts.size() && s_.touch(&starts[hub], 4) &&
             s_.touch(s_.column(Column::hubs) + std::size_t{hub} * sizeof(SegmentHub), sizeof(SegmentHub))) {
-            const SegmentHub& h = s_.hubs_[hub];
+            const SegmentHub& h = hubs_[hub];
             if ((h.parent == kNoHub || h.parent < hub) && h.end <= counts_.entries && starts[hub] < h.end &&
                 h.depth >= 1 && h.depth <= kSegmentContext && h.followers <= kHubFollowers)
                 return true;
@@ -196,6 +197,7 @@ class SegmentSearch {
     const std::uint8_t* order_;
     const std::uint8_t* next_;
     const std::uint8_t* lcp_;
+    SegmentHub* hubs_;  // votes, totals and newest positions are writable
 };
 
 // Calls f.template operator()<W>() for the width of a segment's codes.
