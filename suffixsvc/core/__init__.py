@@ -1,4 +1,7 @@
-"""Python interface of the native core. Only this package imports ``_ext``."""
+"""Python interface of the native core, ``_ext``: sessions, steps, drafts and prompt lookup.
+
+``segments`` and ``ngram_count`` have the rest; statistics of locks and the word memo are used from ``_ext``.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,6 @@ try:
         SessionStepper,
         StepCounters,
         StepDispatcher,
-        longest_holds,
-        reset_holds,
     )
 except ImportError as error:  # pragma: no cover - only in a broken installation
     raise MissingExtraError("server", "suffixsvc.core._ext") from error
@@ -48,10 +49,8 @@ __all__ = [
     "StepDispatcher",
     "StepStatus",
     "draft_from",
-    "longest_holds",
     "new_learner",
     "pack_weights",
-    "reset_holds",
 ]
 
 #: native source numbers -> DraftSource

@@ -14,6 +14,7 @@ from typing import Any
 
 from suffixsvc import core
 from suffixsvc.config import PROMPT_TAIL_TOKENS
+from suffixsvc.core import _ext
 from suffixsvc.core.segments import Segment, SegmentText, build_segment
 from suffixsvc.types import TokenArray
 from suffixsvc_bench.index.parts.measure import concatenated
@@ -34,11 +35,11 @@ def measure_holds(outputs: Iterator[TokenArray], tokens: int, folder: Path | Non
     found: list[dict[str, Any]] = []
 
     def measured(job: str, do: Callable[[], object]) -> None:
-        core.reset_holds(processor_time=True)
+        _ext.reset_holds(processor_time=True)
         do()
         found.extend(
             {"job": job, "lock": lock, "ms": seconds * 1e3, "work": work}
-            for lock, (seconds, work) in core.longest_holds().items()
+            for lock, (seconds, work) in _ext.longest_holds().items()
             if seconds > 0
         )
 
@@ -62,5 +63,5 @@ def measure_holds(outputs: Iterator[TokenArray], tokens: int, folder: Path | Non
             index.set_segments([])
             index.release_segments()
     finally:
-        core.reset_holds()
+        _ext.reset_holds()
     return found
