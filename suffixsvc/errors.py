@@ -47,7 +47,7 @@ interceptor maps errors to statuses by it, and the client maps statuses to error
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 
 class SuffixError(Exception):
@@ -80,6 +80,10 @@ class SuffixError(Exception):
         if remedy:
             text += f". {remedy}"
         super().__init__(text)
+
+    def with_remedy(self, remedy: str) -> Self:
+        """Return this error with another remedy."""
+        return type(self)(self.message, expected=self.expected, got=self.got, remedy=remedy)
 
 
 class InvalidInputError(SuffixError, ValueError):

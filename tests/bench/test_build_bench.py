@@ -179,6 +179,15 @@ def test_a_part_that_fails_is_named(tmp_path: Path) -> None:
         run_program([sys.executable, "-c", "raise SystemExit(3)"])
 
 
+def test_a_program_reports_its_progress() -> None:
+    seen: list[float] = []
+    script = "import time; print('0.25', '0.5000', sep='\\n', flush=True); time.sleep(1); print('{}')"
+    assert run_program([sys.executable, "-c", script], "", seen.append).stdout == "0.25\n0.5000\n{}\n"
+    assert seen
+    assert set(seen) <= {0.25, 0.5}
+    assert seen[-1] == 0.5
+
+
 def test_the_verb_prints_tables_or_json() -> None:
     app = typer.Typer()
     app.command()(bench_build)

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.recording.answers import AnswerFile
 from suffixsvc_bench.recording.batch_generator import PREFIX_SLOTS, BatchGenerator
-from suffixsvc_bench.recording.run import RecordingOptions, open_recording
+from suffixsvc_bench.recording.options import RecordingOptions
+from suffixsvc_bench.recording.run import open_recording
 from suffixsvc_bench.replay.logs import read_calls
 from suffixsvc_bench.speculation.recorded_call import RecordedCall
 from suffixsvc_bench.workloads import Split, Task, load_workload
@@ -226,7 +227,7 @@ class TestRecording:
         self, tmp_path: Path, tiny_model: Path, short: None
     ) -> None:
         order: list[str] = []
-        options = RecordingOptions(("sql", "code"), tmp_path / "new", tiny_model, threads=1, width=2, limit=3)
+        options = RecordingOptions(("sql", "code"), tmp_path / "new", str(tiny_model), 1, width=2, limit=3)
         with open_recording(options, lambda: None) as recording:
             recording.run(lambda each: order.append(each.workload))
             assert {name: progress.left for name, progress in recording.workload_progress.items()} == {
@@ -249,7 +250,7 @@ class TestRecording:
         assert sorted(tasks) == sorted(each.id for each in load_workload("sql")[:5])
 
     def test_invalid_options_are_refused(self, tmp_path: Path, tiny_model: Path) -> None:
-        options = RecordingOptions((), tmp_path, tiny_model, threads=1)
+        options = RecordingOptions((), tmp_path, str(tiny_model), threads=1)
         for names in ((), ("sql", "sql"), ("prose",)):
             with (
                 pytest.raises(InvalidInputError),

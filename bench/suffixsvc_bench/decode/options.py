@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
@@ -136,20 +137,13 @@ class DecodeOptions:
     def as_dict(self) -> dict[str, Any]:
         """Options as JSON-able data, from which the command can be reproduced; files by their names."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_STORED}
-        plain: dict[str, Any] = {
-            name: value.name if isinstance(value, Path) else value for name, value in values.items()
-        }
+        plain: dict[str, Any] = json.loads(json.dumps(values, default=lambda file: file.name))
         peers = self.llama_bin is not None
         return plain | {
             "threads": self.fixture().threads,
             "experts": [experts for experts in self.experts if experts is not None],
-            "workloads": list(self.workloads),
-            "files": [file.name for file in self.files],
-            "policies": list(self.policies),
-            "ks": list(self.ks) if "fixed-k" in self.policies else [],
-            "layers": list(self.layers),
-            "temperatures": list(self.temperatures),
-            "llama_modes": list(self.llama_modes) if peers else [],
+            "ks": plain["ks"] if "fixed-k" in self.policies else [],
+            "llama_modes": plain["llama_modes"] if peers else [],
             "llama_programs": peers and self.llama_programs,
             "prices": [Path(name).stem for name in self.prices],
         }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, TypeVar
+from operator import methodcaller
+from typing import Any, Final
 
 from suffixsvc.errors import SuffixError
 from suffixsvc_bench.decode.variants.variants import StepwiseVariant, WholeVariant
@@ -17,7 +17,6 @@ from suffixsvc_driver.targets import Target
 #: job key of the calls of ``on_answer`` before a variant's warm-up
 WARMUP: Final = "warm-up"
 
-T = TypeVar("T")
 OnAnswer = Callable[[str, str], None]
 OnFailure = Callable[[str, SuffixError], None]
 
@@ -54,7 +53,7 @@ def run_workload(
     interleaved, peers = [reference, *stepwise], list(whole)
     pairs: dict[str, list[Pair]] = {variant.name: [] for variant in (*stepwise, *whole)}
 
-    def with_peers(what: str, call: Callable[[WholeVariant], T]) -> dict[str, T]:
+    def with_peers(what: str, call: Callable[[WholeVariant], Any]) -> dict[str, Any]:
         """Call each peer; exclude those that fail."""
         found = {}
         for peer in list(peers):
@@ -71,9 +70,9 @@ def run_workload(
         for variant in interleaved:
             on_answer(variant.name, WARMUP)
             variant.begin(workload.name, workload.warmup, number)
-        with_peers(WARMUP, partial(_begin, workload=workload, round_number=number))
+        with_peers(WARMUP, methodcaller("begin", workload.name, workload.warmup, number))
         for turn, job in enumerate(workload.jobs, number):
-            answer = partial(_answer, job=job)
+            answer = methodcaller("answer", job)
             found = with_peers(job.key, answer) if turn % 2 else {}
             prefill(job.prompt_ids)
             found |= _interleaved(job, interleaved, targets, turn, on_answer)
@@ -83,14 +82,6 @@ def run_workload(
                 if name in pairs:
                     pairs[name].append(Pair(job.key, job.agent, outcome, base))
     return pairs
-
-
-def _begin(variant: WholeVariant, workload: Workload, round_number: int) -> None:
-    variant.begin(workload.name, workload.warmup, round_number)
-
-
-def _answer(variant: WholeVariant, job: Job) -> Outcome:
-    return variant.answer(job)
 
 
 def _interleaved(

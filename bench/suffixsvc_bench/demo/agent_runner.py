@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from suffixsvc_bench.demo.pipeline import Call
 from suffixsvc_bench.speculation.paired import Outcome
 from suffixsvc_bench.speculation.recorded_call import RecordedCall, text_of
 from suffixsvc_bench.speculation.speculator import Speculator, TimedResult
+from suffixsvc_caches.atomic import new_file
 from suffixsvc_driver.decode.loop import Result
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.llama.model import LlamaModel
@@ -87,27 +88,23 @@ def recorder(path: Path | None, *, model: str, tokenizer: str) -> Iterator[Recor
     if path is None:
         yield lambda answer, pass_number: None
         return
-    draft = path.with_name(f".{path.name}.new")
-    try:
-        with gzip.open(draft, "wb") if path.suffix == ".gz" else draft.open("wb") as stream:
+    packed = path.suffix == ".gz"
+    with new_file(path, force=True) as file, gzip.open(file, "wb") if packed else nullcontext(file) as stream:
 
-            def record(answer: Answer, pass_number: int) -> None:
-                call, result = answer.call, answer.result
-                recorded = RecordedCall(
-                    session=call.question.key,
-                    agent=call.agent.name,
-                    turn=call.turn,
-                    prompt=answer.prompt,
-                    response=answer.text,
-                    prompt_ids=result.prompt_ids,
-                    token_ids=result.token_ids,
-                    finish=str(result.finish),
-                )
-                meta = {"pass": pass_number, "question": call.question.text}
-                line = recorded.line(dataset=DATASET, model=model, tokenizer=tokenizer, meta=meta)
-                stream.write(line.encode())
+        def record(answer: Answer, pass_number: int) -> None:
+            call, result = answer.call, answer.result
+            recorded = RecordedCall(
+                session=call.question.key,
+                agent=call.agent.name,
+                turn=call.turn,
+                prompt=answer.prompt,
+                response=answer.text,
+                prompt_ids=result.prompt_ids,
+                token_ids=result.token_ids,
+                finish=str(result.finish),
+            )
+            meta = {"pass": pass_number, "question": call.question.text}
+            line = recorded.line(dataset=DATASET, model=model, tokenizer=tokenizer, meta=meta)
+            stream.write(line.encode())
 
-            yield record
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+        yield record

@@ -132,6 +132,11 @@ class Demo:
         if not holds:
             self.failed_checks.append(what)
 
+    def _section(self, title: str, explained: str, answers: list[Answer]) -> list[Answer]:
+        """Add the answers of a stage to the report, and return them."""
+        self.sections.append(report.Section(title, explained, answers))
+        return answers
+
     # --------------------------------------------------------------------------------------------- the passes
 
     def _first_pass(self) -> list[Answer]:
@@ -143,9 +148,9 @@ class Demo:
             )
         answers = self._answer_all(questions, self.fixture.runner.drafted, 1)
         self.console.print(show.layer_table("Per layer, first pass", answers))
-        explained = "The service starts empty and indexes what the agents write."
-        self.sections.append(report.Section("First pass", explained, answers))
-        return answers
+        return self._section(
+            "First pass", "The service starts empty and indexes what the agents write.", answers
+        )
 
     def _second_pass(self, first: list[Answer], first_pass_seconds: float) -> list[Answer]:
         questions = SECOND_PASS[: self.options.questions_per_pass]
@@ -173,9 +178,7 @@ class Demo:
             return answer
 
         answers = self._answer_all(questions, generate, 2)
-        explained = "The outputs of the first pass can be drafted now."
-        self.sections.append(report.Section("Second pass", explained, answers))
-        return answers
+        return self._section("Second pass", "The outputs of the first pass can be drafted now.", answers)
 
     def _sample(self, first: list[Answer], first_pass_seconds: float) -> tuple[int, bool]:
         """Choose which calls of the second pass are compared, by the duration of the first pass.
@@ -264,9 +267,9 @@ class Demo:
         )
         survived = after.outputs == before.outputs and right > 0
         self._check(survived, "the history survives a crash and can still be drafted")
-        explained = "The service was killed; its store restored the history."
-        self.sections.append(report.Section("After a crash", explained, answers))
-        return answers
+        return self._section(
+            "After a crash", "The service was killed; its store restored the history.", answers
+        )
 
     def _first_match(self) -> list[Answer]:
         show.heading(self.console, "All three layers: one question under the first-match policy")
@@ -290,9 +293,9 @@ class Demo:
                 break
         self.console.print(show.layer_table("Per layer, first-match", answers))
         self._check(not idle, f"first-match accepts tokens of every layer (none of: {', '.join(idle)})")
-        explained = "The same agents under a policy that uses all three layers."
-        self.sections.append(report.Section("First-match", explained, answers))
-        return answers
+        return self._section(
+            "First-match", "The same agents under a policy that uses all three layers.", answers
+        )
 
     def _exactness(self, answers: Sequence[Answer]) -> Exactness:
         show.heading(self.console, f"Exactness: checking {len(answers)} calls against plain decoding")

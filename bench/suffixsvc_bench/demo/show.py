@@ -72,10 +72,8 @@ def print_outcome(console: Console, outcome: Outcome, answers: Sequence[Answer])
 
 def agent_table(pairs: Sequence[Pair], answers: Sequence[Answer]) -> Table:
     """Per agent: calls, tokens, and speed with drafts and without."""
-    table = Table(title="Per agent, second pass", title_justify="left", box=box.SIMPLE_HEAD)
     figures = ("calls", "tokens", "MAT", "accepted", "acceptance", "tok/s", "plain", "median speed-up")
-    for name in ("agent", *figures):
-        table.add_column(name, justify="left" if name == "agent" else "right")
+    table = _table("Per agent, second pass", "agent", *figures)
     for agent in (*(agent.name for agent in AGENTS), "all"):
         own = [a for a in answers if agent in ("all", a.call.agent.name)]
         its_pairs = [pair for pair in pairs if agent in ("all", pair.agent)]
@@ -98,9 +96,8 @@ def agent_table(pairs: Sequence[Pair], answers: Sequence[Answer]) -> Table:
 
 def layer_table(title: str, answers: Sequence[Answer]) -> Table:
     """Per layer: queries, drafts sent to verification, tokens accepted."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("layer", "queries", "had a draft", "drafted", "accepted", "acceptance", "of all tokens"):
-        table.add_column(name, justify="left" if name == "layer" else "right")
+    figures = ("queries", "had a draft", "drafted", "accepted", "acceptance", "of all tokens")
+    table = _table(title, "layer", *figures)
     stats = total(answers)
     for name, layer in stats.layers.items():
         had, _, share = stats.layer_hit_rates(name)
@@ -115,4 +112,11 @@ def layer_table(title: str, answers: Sequence[Answer]) -> Table:
             f"{share:.0%}",
         )
     table.add_row("target", "", "", "", "", "", f"{stats.hit_rates('target')[2]:.0%}")
+    return table
+
+
+def _table(title: str, first: str, *figures: str) -> Table:
+    table = Table(first, title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in figures:
+        table.add_column(name, justify="right")
     return table

@@ -8,43 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from suffixsvc import Namespace, SuffixCache
+from suffixsvc import SuffixCache
 from suffixsvc_bench.replay.logs import Call
+from suffixsvc_bench.speculation.speculator import Speculator
 from suffixsvc_caches.recipes import Recipe, preload
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
-from suffixsvc_driver.decode.loop import generate
-from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
-from suffixsvc_driver.layers.suffix import SuffixLayer
-from suffixsvc_driver.policy.calibration import Calibrator
+from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.single import LlamaTarget
-
-
-class _LiveVariant:
-    """One variant: with a namespace for all questions, or without one."""
-
-    def __init__(self, namespace: Namespace | None) -> None:
-        self._namespace = namespace
-        self._calibrator = Calibrator()
-        self.seconds: list[float] = []
-        self.steps = 0
-
-    def answer(self, target: LlamaTarget, curve: CostCurve | LiveCurve, call: Call, max_tokens: int) -> int:
-        """Answer a question; return the number of tokens."""
-        session = None if self._namespace is None else self._namespace.open_session(call.prompt)
-        result = generate(
-            target,
-            call.prompt,
-            layers=[] if session is None else [PromptLookupLayer(), SuffixLayer(session)],
-            max_tokens=max_tokens,
-            curve=curve,
-            calibrator=self._calibrator,
-        )
-        if session is not None:
-            session.close()
-        self.seconds.append(result.decode_seconds)
-        self.steps += result.stats.steps
-        return len(result.token_ids)
 
 
 def run_live(
@@ -60,21 +31,23 @@ def run_live(
         JSON-able data: "plain_s", "cold_s" and "preloaded_s", the decoding seconds of each question; "tokens"
         written for each; "steps" of the target, cold and preloaded, over all questions.
     """
-    tokens = []
+    tokens: list[int] = []
+    seconds: tuple[list[float], ...] = ([], [], [])
+    steps = [0, 0, 0]
     with SuffixCache() as empty, SuffixCache() as loaded:
         loaded.read_by_default(preload(loaded, [str(recipe.folder)]))
-        plain, cold, warm = (
-            _LiveVariant(None),
-            *(_LiveVariant(cache.namespace("cold", tokenizer=recipe.tokenizer)) for cache in (empty, loaded)),
-        )
+        cold, warm = (cache.namespace("cold", tokenizer=recipe.tokenizer) for cache in (empty, loaded))
+        variants = [Speculator(target, curve, None, lookup=False)]
+        variants += [Speculator(target, curve, namespace) for namespace in (cold, warm)]
         for call in calls:
-            written = [variant.answer(target, curve, call, max_tokens) for variant in (plain, cold, warm)]
-            tokens.append(written[0])
+            results = [each.drafted(call.prompt, max_tokens, DriverConfig(), {}).result for each in variants]
+            tokens.append(len(results[0].token_ids))
+            for i, result in enumerate(results):
+                seconds[i].append(result.decode_seconds)
+                steps[i] += result.stats.steps
     return {
         "recipe": recipe.name,
         "tokens": tokens,
-        "plain_s": plain.seconds,
-        "cold_s": cold.seconds,
-        "preloaded_s": warm.seconds,
-        "steps": [cold.steps, warm.steps],
+        **dict(zip(("plain_s", "cold_s", "preloaded_s"), seconds, strict=True)),
+        "steps": steps[1:],
     }

@@ -10,17 +10,17 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Final, Self
+from typing import IO, Final
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_bench.speculation.recorded_call import RecordedCall
 from suffixsvc_bench.workloads import Task
 
 DATASET: Final = "suffixsvc-workloads"
 
 
-class AnswerFile:
+class AnswerFile(ClosedOnExit):
     """The file of a workload, open for appending. A context manager.
 
     Args:
@@ -50,12 +50,8 @@ class AnswerFile:
             self._stream.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._stream.close()
 
     def add(self, task: Task, call: RecordedCall) -> None:

@@ -16,10 +16,10 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from suffixsvc.errors import LimitExceededError
+from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_bench.speculation.recorded_call import RecordedCall, text_of
 from suffixsvc_bench.workloads import Task
 from suffixsvc_driver.drafts.events import FinishReason
@@ -58,7 +58,7 @@ class _Answer:
         return len(self.prompt_ids) + len(self.written) - 1
 
 
-class BatchGenerator:
+class BatchGenerator(ClosedOnExit):
     """A model that answers several tasks at once. A context manager. Not thread-safe.
 
     Args:
@@ -85,12 +85,8 @@ class BatchGenerator:
         self._prefixes: dict[str, int] = {}
         self._on_step = on_step
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Free the model."""
         self._context.close()
         self.model.close()
 

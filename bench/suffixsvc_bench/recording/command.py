@@ -6,10 +6,12 @@ import json
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.runtime.stop_signals import stop_on_signals
-from suffixsvc_bench.recording.run import Recording, RecordingOptions, open_recording
+from suffixsvc_bench.recording.options import RecordingOptions
+from suffixsvc_bench.recording.run import Recording, open_recording
 from suffixsvc_bench.report.output import report_progress
 from suffixsvc_bench.report.provenance import provenance
 from suffixsvc_bench.workloads import Task
@@ -18,7 +20,7 @@ from suffixsvc_bench.workloads import Task
 LINE_SECONDS: Final = 30.0
 
 
-def run_record(options: RecordingOptions, *, as_json: bool) -> None:
+def run_record(options: RecordingOptions) -> None:
     """See the verb's help.
 
     Raises:
@@ -39,7 +41,7 @@ def run_record(options: RecordingOptions, *, as_json: bool) -> None:
 
                 recording.run(recorded)
         finally:
-            _print(_summary(options, recording), as_json=as_json)
+            _print(_summary(options, recording), as_json=options.as_json)
 
 
 def _progress(recording: Recording) -> tuple[str, float]:
@@ -57,7 +59,7 @@ def _progress(recording: Recording) -> tuple[str, float]:
 def _summary(options: RecordingOptions, recording: Recording) -> dict[str, Any]:
     workloads = recording.workload_progress
     return {
-        "model": options.model.stem,
+        "model": Path(options.model).stem,
         "threads": options.threads,
         "width": options.width,
         "seconds": recording.seconds,

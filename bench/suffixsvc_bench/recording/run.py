@@ -13,32 +13,13 @@ from typing import Final
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.recording.answers import AnswerFile
 from suffixsvc_bench.recording.batch_generator import BatchGenerator, settings_for
+from suffixsvc_bench.recording.options import RecordingOptions
 from suffixsvc_bench.speculation.recorded_call import RecordedCall
 from suffixsvc_bench.workloads import Task, load_workload
+from suffixsvc_driver.targets.llama.machine import usable_cores
 
 #: expected tokens of the first answer
 GUESS: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingOptions:
-    """Options of the command line.
-
-    Attributes:
-        workloads: names of workloads.
-        out_dir: folder of the files WORKLOAD.jsonl; created if missing.
-        model: the model's file.
-        threads: of the model.
-        width: concurrent answers.
-        limit: number of tasks of each workload; 0 = all.
-    """
-
-    workloads: tuple[str, ...]
-    out_dir: Path
-    model: Path
-    threads: int
-    width: int = 32
-    limit: int = 0
 
 
 @dataclass(slots=True)
@@ -150,14 +131,14 @@ def open_recording(options: RecordingOptions, on_step: Callable[[], None]) -> It
         raise InvalidInputError(
             f"--out-dir must be a folder that can be created: {options.out_dir}", got=error.strerror
         ) from None
+    file = Path(options.model)
     with ExitStack() as stack:
-        model = stack.enter_context(
-            BatchGenerator(options.model, settings_for(options.threads, options.width), on_step)
-        )
+        settings = settings_for(options.threads or usable_cores(), options.width)
+        model = stack.enter_context(BatchGenerator(file, settings, on_step))
         fingerprint = model.model.vocabulary.fingerprint
         files = {
             name: stack.enter_context(
-                AnswerFile(options.out_dir / f"{name}.jsonl", model=options.model.stem, tokenizer=fingerprint)
+                AnswerFile(options.out_dir / f"{name}.jsonl", model=file.stem, tokenizer=fingerprint)
             )
             for name in tasks
         }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
 from suffixsvc.errors import InvalidCostError, InvalidInputError
 from suffixsvc.values import as_cost_curve
 from suffixsvc_bench.replay.logs import Encode
+from suffixsvc_bench.report.output import read_json
 from suffixsvc_caches.errors import at_place
 from suffixsvc_caches.tokenizers.load import load_tokenizer
 
@@ -32,10 +32,7 @@ def read_curve(path: Path) -> list[float]:
     Raises:
         InvalidCostError: there is no valid curve.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidCostError(f"the cost curve {path} must be readable JSON", got=str(error)) from None
+    data = read_json(path, f"the cost curve {path} must be readable JSON", InvalidCostError)
     if isinstance(data, dict) and "seconds" in data:  # the driver's own files
         data = _in_plain_steps(data["seconds"], path)
     for key in ("curve", "costs", "cost"):  # older files of the driver: {"curve": {"costs": [...]}}

@@ -17,13 +17,13 @@ import numpy as np
 
 from suffixsvc.types import Draft, DraftSource, VerifyCost
 from suffixsvc.values import as_cost_curve
+from suffixsvc_bench.report.statistics import percentiles
 
 #: "prompt": evidence in the session's own text; "suffix": in another session's output
 LAYERS: Final = {
     "prompt": frozenset({int(DraftSource.SESSION), int(DraftSource.PROMPT_LOOKUP)}),
     "suffix": frozenset({int(DraftSource.NAMESPACE), int(DraftSource.CORPUS)}),
 }
-PERCENTILES: Final = (50, 90, 99)
 BINS: Final = 20
 
 
@@ -208,13 +208,6 @@ class ReplayStats:
         """Tokens per plain step of cost; 1 = plain decoding."""
         return share(self.tokens, total_cost(self.widths, cost))
 
-    def microseconds(self) -> dict[str, float]:
-        """Percentiles of the duration of a step, draft and append together."""
-        us = np.array(self.seconds or [0.0], np.float64) * 1e6
-        found = np.percentile(us, PERCENTILES)
-        percentiles = {f"p{p}": float(x) for p, x in zip(PERCENTILES, found, strict=True)}
-        return percentiles | {"mean": float(us.mean())}
-
     def rates(self) -> dict[str, Any]:
         """JSON-able rates between 0 and 1, means, and the counts they are derived from."""
         steps = self.steps
@@ -228,7 +221,7 @@ class ReplayStats:
             "steps_with_draft": share(self.steps_with_draft, steps),
             "steps_with_hit": share(self.steps_with_hit, steps),
             "tokens_accepted": share(self.accepted, self.tokens),
-            "microseconds": self.microseconds(),
+            "microseconds": percentiles(self.seconds.tolist() or [0.0]),
             "memory_bytes": self.memory_bytes,
             "layers": {
                 name: {

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from suffixsvc.errors import InvalidConfigError, InvalidInputError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, SuffixError
 from suffixsvc_bench.report.provenance import Provenance
 from suffixsvc_bench.report.tables import Grid, print_grid
 
@@ -71,6 +71,21 @@ def print_results(
     console.print(line, style="dim", highlight=False, soft_wrap=True)
 
 
+def read_json(path: Path, message: str, kind: type[SuffixError] = InvalidInputError, **details: Any) -> Any:
+    """Read a JSON file.
+
+    Args:
+        message, kind, details: message, class and further arguments of the error.
+
+    Raises:
+        SuffixError: of class ``kind``, if the file is not readable JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise kind(message, got=str(error), **details) from None
+
+
 def require_file_path(path: Path | None, option: str = "--report") -> None:
     """Check that the file of an option can be created; None is accepted.
 
@@ -96,10 +111,3 @@ def require_folder(folder: Path | None) -> None:
     """
     if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise InvalidInputError("--folder must be a writable folder", got=str(folder))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file, or leave what was there. OSError: it cannot be written."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

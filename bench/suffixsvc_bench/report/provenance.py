@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import suffixsvc
+from suffixsvc_driver.cost.curve_file import cpu_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def provenance() -> Provenance:
         commit=_commit(),
         python=platform.python_version(),
         machine=f"{platform.system()} {platform.machine()}",
-        cpu=_cpu(),
+        cpu=cpu_name() or "unknown processor",
         cores=os.cpu_count() or 1,
         load=round(_load(), 2),
         command=_command(),
@@ -89,13 +90,3 @@ def _commit() -> str:
 
     commit = git("rev-parse", "--short", "HEAD")
     return commit + ("+" if commit and git("status", "--porcelain", "--untracked-files=no") else "")
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown processor"

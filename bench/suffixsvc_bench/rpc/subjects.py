@@ -22,6 +22,7 @@ from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport.direct import open_transport
 from suffixsvc_client.transport.grpc_sync import GrpcTransport
 from suffixsvc_client.transport.interface import CHANNEL_OPTIONS, Transport
+from suffixsvc_driver.drafts.chain import common_prefix
 
 #: long timeout: a benchmark measures a slow answer instead of getting an empty draft
 _TIMEOUT_S = 5.0
@@ -63,13 +64,9 @@ class _Generation:
             self._at = 0
             return self._text[:1]
         truth = self._text[self._at : self._at + len(draft) + 1]
-        agreed = 0
-        for token in draft.token_ids.tolist():
-            if token != truth[agreed]:
-                break
-            agreed += 1
-        self._at += agreed + 1
-        return truth[: agreed + 1]
+        new = truth[: common_prefix(draft.token_ids.tolist(), truth) + 1]
+        self._at += len(new)
+        return new
 
 
 class _Steps:

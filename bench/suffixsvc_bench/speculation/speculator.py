@@ -90,17 +90,15 @@ class Speculator:
         config: DriverConfig,
         labels: Mapping[str, str],
         *,
-        sampling: Sampling = GREEDY,
         commit: bool = True,
     ) -> TimedResult:
-        """Answer with every layer on.
+        """Answer greedily with every layer on.
 
         Args:
             labels: of the session; learned state is kept by ``labels["agent"]``.
             commit: store what was written. If False the text is discarded, but learned probabilities remain.
         """
-        steps = self.iter_drafted(prompt_ids, max_tokens, config, labels, sampling=sampling, commit=commit)
-        return drain(steps, self.on_step)
+        return drain(self.iter_drafted(prompt_ids, max_tokens, config, labels, commit=commit), self.on_step)
 
     def plain(self, prompt_ids: Sequence[int], max_tokens: int) -> TimedResult:
         """Answer without layers, one token per step."""

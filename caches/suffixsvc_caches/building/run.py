@@ -100,8 +100,7 @@ def build(spec: BuildSpec, observer: BuildObserver | None = None) -> BuildResult
             if journal.close_or_remove()
             else "No counts were stored yet: the same command starts over."
         )
-        remedy = f"{error.remedy or 'Free space on the disk.'} {then}"
-        raise StoreFullError(error.message, expected=error.expected, got=error.got, remedy=remedy) from error
+        raise error.with_remedy(f"{error.remedy or 'Free space on the disk.'} {then}") from error
     except BaseException:
         journal.close_or_remove()
         raise

@@ -185,7 +185,7 @@ def _digests(bare: CountPlan, index: int) -> npt.NDArray[np.void]:
 
 
 def _run(task: Task) -> Any:
-    return task(SegmentJob())
+    return task(job=SegmentJob())
 
 
 # ------------------------------------------------------------------------------------------ in this process

@@ -20,8 +20,8 @@ from suffixsvc_caches.counting.plan import ignore
 FAN_IN: Final = 64
 _MERGE_BYTES: Final = 48 << 20  # buffers of all workers of a process together
 
-#: a task; the job cancels it and has its progress
-Task = Callable[[SegmentJob], Any]
+#: a task, called with ``job=``, a SegmentJob that cancels it and has its progress
+Task = Callable[..., Any]
 #: progress callback, 0 .. 1
 OnProgress = Callable[[float], None]
 #: runs tasks in parallel: yields (index, result) as they finish; an error cancels the others
@@ -100,7 +100,7 @@ def merge_with(
         groups = [runs[i : i + FAN_IN] for i in range(0, len(runs) - FAN_IN + 1, FAN_IN)]
         merged = [journal.new_run().absolute() for _ in groups]
         tasks: list[Task] = [
-            partial(_combine, *each, memory_bytes) for each in zip(groups, merged, strict=True)
+            partial(_combine, *each, memory_bytes=memory_bytes) for each in zip(groups, merged, strict=True)
         ]
         for i, _ in run(tasks, ignore):
             journal.replace_runs(merged[i], groups[i])
@@ -112,8 +112,16 @@ def merge_with(
     ]
     # The records do not depend on the division into token ranges.
     tasks = [
-        partial(_merge, runs, list(wanted), names, each, memory_bytes)
-        for names, each in zip(paths, ranges, strict=True)
+        partial(
+            tally_files,
+            runs,
+            list(wanted),
+            names,
+            first_token=first,
+            end_token=end,
+            memory_bytes=memory_bytes,
+        )
+        for names, (first, end) in zip(paths, ranges, strict=True)
     ]
     parts: dict[int, list[TalliedFile]] = dict(run(tasks, on_progress))
     return [Records(each, [parts[part][i] for part in sorted(parts)]) for i, each in enumerate(wanted)]
@@ -124,7 +132,7 @@ def run_tasks(
 ) -> Iterator[tuple[int, Any]]:
     """Run tasks on threads; see :data:`RunTasks`."""
     jobs = [SegmentJob() for _ in tasks]
-    futures = {pool.submit(task, job): i for i, (task, job) in enumerate(zip(tasks, jobs, strict=True))}
+    futures = {pool.submit(task, job=job): i for i, (task, job) in enumerate(zip(tasks, jobs, strict=True))}
     waiting = set(futures)
     try:
         while waiting:
@@ -142,19 +150,6 @@ def _runs(journal: Journal) -> list[Path]:
     return [run.absolute() for run in journal.runs()]
 
 
-def _combine(runs: Sequence[Path], merged: Path, memory_bytes: int, job: SegmentJob) -> None:
-    combine_runs(runs, merged, memory_bytes=memory_bytes, job=job)
-
-
-def _merge(
-    runs: Sequence[Path],
-    wanted: Sequence[RecordFile],
-    names: Sequence[Path],
-    tokens: tuple[int, int],
-    memory_bytes: int,
-    job: SegmentJob,
-) -> list[TalliedFile]:
-    first, end = tokens
-    return tally_files(
-        runs, wanted, names, first_token=first, end_token=end, memory_bytes=memory_bytes, job=job
-    )
+def _combine(runs: Sequence[Path], merged: Path, **options: Any) -> None:
+    """As ``combine_runs``, which is native: Ray cannot serialize it."""
+    combine_runs(runs, merged, **options)

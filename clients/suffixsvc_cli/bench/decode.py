@@ -36,8 +36,9 @@ def bench_decode(options: DecodeOptions) -> None:
     from suffixsvc_bench.decode.variants.best import best_of, write_best
     from suffixsvc_bench.decode.variants.llama_server import MODES
     from suffixsvc_bench.decode.workload.jobs import WORKLOADS
-    from suffixsvc_bench.report.output import report_progress, require_file_path, write_atomically
+    from suffixsvc_bench.report.output import report_progress, require_file_path
     from suffixsvc_bench.report.tables import Grid, print_grid
+    from suffixsvc_driver.settings.atomic_file import write_atomically
 
     for name in ("report", "prepared", "best"):
         require_file_path(getattr(options, name), f"--{name}")

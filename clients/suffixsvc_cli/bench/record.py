@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from dataclasses import replace
 
-import typer
+from suffixsvc.verb_options import with_options
+from suffixsvc_bench.recording.options import RecordingOptions
 
 
-def bench_record(
-    workloads: Annotated[
-        list[str], typer.Argument(metavar="WORKLOAD...", help="Workloads: sql, json, code.")
-    ],
-    out_dir: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", help="Folder of the files WORKLOAD.jsonl, which are created or continued."
-        ),
-    ],
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Model: a GGUF or a name of `models list`.")
-    ] = "qwen2.5-coder-1.5b",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of the model. Default: one per physical core.")
-    ] = None,
-    width: Annotated[
-        int,
-        typer.Option(min=1, max=128, help="Concurrent answers; one step computes a token of each."),
-    ] = 32,
-    limit: Annotated[int, typer.Option(min=0, help="Number of tasks of each workload; 0 = all.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-) -> None:
+@with_options
+def bench_record(options: RecordingOptions) -> None:
     """Record a real model's answers to hundreds of tasks: SQL, JSON, Python code.
 
     The shipped caches are built from these logs. Each line is one call with its token ids, its task and its
@@ -43,11 +22,8 @@ def bench_record(
     """
     from suffixsvc_bench.demo.setup import model_file
     from suffixsvc_bench.recording.command import run_record
-    from suffixsvc_bench.recording.run import RecordingOptions
     from suffixsvc_cli.models.models import download
     from suffixsvc_driver.targets.llama.machine import usable_cores
 
-    options = RecordingOptions(
-        tuple(workloads), out_dir, model_file(model, download), threads or usable_cores(), width, limit
-    )
-    run_record(options, as_json=as_json)
+    model = model_file(options.model, download)
+    run_record(replace(options, model=str(model), threads=options.threads or usable_cores()))

@@ -129,12 +129,7 @@ def _engine(data: Path | None) -> SuffixCache:
     try:
         return SuffixCache(data)
     except StoreLockedError as error:
-        raise StoreLockedError(
-            error.message,
-            expected=error.expected,
-            got=error.got,
-            remedy="If that process is a service, use it: --service ADDRESS.",
-        ) from None
+        raise error.with_remedy("If that process is a service, use it: --service ADDRESS.") from None
 
 
 def _preload(cache: SuffixCache, names: str, fingerprint: str) -> list[str]:

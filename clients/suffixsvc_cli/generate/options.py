@@ -140,25 +140,16 @@ class Options:
         given = [name for name, prompt in prompts.items() if prompt is not None]
         if len(given) > 1:
             raise InvalidConfigError("only one prompt must be given", got=" and ".join(given))
-        for one, other, both, why in (
-            ("--chat", "--raw", self.chat and self.raw, "a chat uses the model's template"),
-            ("--system", "--raw", self.system and self.raw, "a raw prompt has no system message"),
-            ("--data", "--service", self.data and self.service, "outputs are stored in one place"),
-            (
-                "--preload",
-                "--service",
-                self.preload and self.service,
-                "a service preloads at its own start: suffixsvc serve --preload",
-            ),
-            (
-                "--grammar",
-                "--json-schema",
-                self.grammar and self.json_schema,
-                "a schema is converted to a grammar",
-            ),
+        for one, other, why in (
+            ("chat", "raw", "a chat uses the model's template"),
+            ("system", "raw", "a raw prompt has no system message"),
+            ("data", "service", "outputs are stored in one place"),
+            ("preload", "service", "a service preloads at its own start: suffixsvc serve --preload"),
+            ("grammar", "json_schema", "a schema is converted to a grammar"),
         ):
-            if both:
-                raise InvalidConfigError(f"{one} and {other} must not be given together: {why}")
+            if getattr(self, one) and getattr(self, other):
+                names = f"--{one} and --{other.replace('_', '-')}"
+                raise InvalidConfigError(f"{names} must not be given together: {why}")
         if self.service is not None:
             from suffixsvc.service.listeners.listen import parse_address
 

@@ -117,12 +117,7 @@ class _Session:
         try:
             return conversation.add_user(message)
         except ModelError as error:
-            raise ModelError(
-                error.message,
-                expected=error.expected,
-                got=error.got,
-                remedy="Write the prompt in the model's own format, with --raw.",
-            ) from None
+            raise error.with_remedy("Write the prompt in the model's own format, with --raw.") from None
 
     def _turn(self, message: str, prompt_ids: list[int]) -> Turn:
         """Generate after a prompt, and print the text meanwhile."""

@@ -7,7 +7,6 @@ them up. The driver therefore decides as it would on that machine.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from suffixsvc.types import BackendNamespace, Draft, VerifyCost
 from suffixsvc_bench.decode.variants.variants import Setting
 from suffixsvc_bench.decode.workload.jobs import AnsweredJob
 from suffixsvc_bench.decode.workload.replay_target import ReplayTarget, SimulatedClock, replay_call
+from suffixsvc_bench.report.output import read_json
 from suffixsvc_bench.speculation.speculator import Speculator
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.drafts.chain import common_prefix
@@ -88,14 +88,8 @@ def read_supplied_costs(where: str | Path) -> SuppliedCosts:
         InvalidCostError: the file or the name does not exist, or a value is invalid.
     """
     path = SHIPPED_COSTS.get(str(where), Path(where))
-    try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as err:
-        raise InvalidCostError(
-            f"{where} must be a readable file of prices",
-            expected=f"a file of {_FORMAT}, or {' or '.join(SHIPPED_COSTS)}",
-            got=str(err),
-        ) from None
+    known = f"a file of {_FORMAT}, or {' or '.join(SHIPPED_COSTS)}"
+    data = read_json(path, f"{where} must be a readable file of prices", InvalidCostError, expected=known)
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise InvalidCostError(f"{path.name} must be a file of prices", expected=_FORMAT, got=str(data)[:60])
     target, draft, suffix = (_table(data, name, path) for name in _KEYS)

@@ -50,25 +50,20 @@ def best_of(
     Returns:
         None if no setting was measured.
     """
-    means = {name: _mean(pairs, name) for name, setting in settings.items() if setting.layers}
-    names = [name for name, mean in means.items() if mean > 0.0]
-    if not names:
+    means: dict[str, float] = {}
+    calls: dict[str, list[Pair]] = {}
+    for name, setting in settings.items():
+        measured = [variants[name] for variants in pairs.values() if variants.get(name)]
+        mean = geometric_mean([ratio_of(each).value for each in measured])
+        if setting.layers and mean > 0.0:
+            means[name], calls[name] = mean, [pair for each in measured for pair in each]
+    if not means:
         return None
-    best = names[0]
-    for name in sorted(names, key=means.__getitem__, reverse=True):
-        if name != best and ratio_against(_all(pairs, name), _all(pairs, best)).low > 1.0:
+    best = next(iter(means))
+    for name in sorted(means, key=means.__getitem__, reverse=True):
+        if name != best and ratio_against(calls[name], calls[best]).low > 1.0:
             best = name
     return Best(settings[best], means[best])
-
-
-def _all(pairs: Mapping[str, Mapping[str, Sequence[Pair]]], name: str) -> list[Pair]:
-    return [pair for variants in pairs.values() for pair in variants[name]]
-
-
-def _mean(pairs: Mapping[str, Mapping[str, Sequence[Pair]]], name: str) -> float:
-    """Geometric mean of the speedups; 0 without measurements."""
-    speedups = [ratio_of(variants[name]).value for variants in pairs.values() if variants.get(name)]
-    return geometric_mean(speedups)
 
 
 def write_best(file: Path, best: Best, fixture: FixtureOptions) -> None:

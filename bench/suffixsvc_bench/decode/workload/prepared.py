@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.decode.workload.jobs import Job
-from suffixsvc_bench.report.output import write_atomically
+from suffixsvc_bench.report.output import read_json
+from suffixsvc_driver.settings.atomic_file import write_atomically
 
 _FORMAT: Final = "suffixsvc-decode-prepared/1"
 
@@ -51,10 +52,7 @@ class PreparedAnswers:
         return self._answers[key]
 
     def _read(self, file: Path) -> dict[str, list[int]]:
-        try:
-            data: Any = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as err:
-            raise InvalidInputError(f"{file} must be readable JSON", got=str(err)) from None
+        data = read_json(file, f"{file} must be readable JSON")
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise InvalidInputError(
                 f"{file} must contain prepared answers", expected=_FORMAT, got=str(data)[:60]

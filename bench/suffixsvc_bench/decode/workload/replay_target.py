@@ -8,6 +8,7 @@ from suffixsvc.types import TokenIds
 from suffixsvc_bench.decode.workload.jobs import AnsweredJob
 from suffixsvc_bench.speculation.speculator import Speculator, TimedResult
 from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.drafts.chain import common_prefix
 from suffixsvc_driver.drafts.events import StepResult
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling
@@ -60,9 +61,7 @@ class ReplayTarget:
         """Accept the drafted tokens that agree with ``truth``, and emit one more."""
         self._clock.now += self._curve.costs[len(drafted) + 1] * self._curve.seconds_per_step
         ahead = self.truth[self._at : self._at + max_emit]
-        accepted = 0
-        while accepted < min(len(drafted), len(ahead)) and drafted[accepted] == ahead[accepted]:
-            accepted += 1
+        accepted = common_prefix(drafted, ahead)
         emitted = tuple(ahead[: accepted + 1])
         self._at += len(emitted)
         return StepResult(emitted, accepted)

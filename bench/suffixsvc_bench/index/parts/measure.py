@@ -18,6 +18,7 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
 from suffixsvc.index import NamespaceIndex, OnCommitted, Session
 from suffixsvc.types import NewOutput, OutputId, TokenArray
 from suffixsvc_bench.report.statistics import percentiles
+from suffixsvc_caches.counting.memory import resident_bytes
 
 #: cost of a drafted token, in plain decode steps
 _COST = 0.02
@@ -28,7 +29,7 @@ class MeasuredIndex:
 
     def __init__(self) -> None:
         gc.collect()
-        self._resident_before = _resident()
+        self._resident_before = resident_bytes()
         self.namespace = NamespaceIndex("bench")
         self.seconds = 0.0  #: total time of add
         self.tokens = 0
@@ -69,7 +70,7 @@ class MeasuredIndex:
 
         Small values are not meaningful: the allocator reuses memory that was freed before.
         """
-        return _resident() - self._resident_before
+        return resident_bytes() - self._resident_before
 
     def close(self) -> None:
         """Replace the index by an empty one."""
@@ -151,12 +152,3 @@ def _session(namespace: NamespaceIndex, prompt: TokenArray | None = None) -> Ses
         abandoned=deque(),
         admit=lambda tokens, step_tokens: nullcontext(),
     )
-
-
-def _resident() -> int:
-    """Resident bytes of this process; 0 without /proc."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * 4096
-    except OSError:
-        return 0

@@ -5,17 +5,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
+from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import TokenArray
 from suffixsvc_bench.methods.peer_process import PeerProcess
 
 _WORKER: Final = Path(__file__).with_name("peer_worker.py")
 
 
-class ArcticTree:
+class ArcticTree(ClosedOnExit):
     """One suffix tree. Times are taken in its process; texts travel in a file, outside the measurement.
 
     Raises:
@@ -26,10 +27,7 @@ class ArcticTree:
         self._peer = PeerProcess(python, _WORKER, str(depth))
         self._folder = tempfile.TemporaryDirectory()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """End the process."""
         self._peer.close()
         self._folder.cleanup()
@@ -46,8 +44,8 @@ class ArcticTree:
         """Write outputs token by token, drafting each time: {"append", "draft"}, lists of seconds."""
         return self._request("steps", outputs, max_draft_tokens=max_draft_tokens)
 
-    def _request(self, what: str, outputs: Sequence[TokenArray], **more: int) -> dict[str, Any]:
+    def _request(self, what: str, outputs: Sequence[TokenArray], **arguments: int) -> dict[str, Any]:
         path = Path(self._folder.name) / "outputs.npz"
         tokens = np.concatenate(outputs) if outputs else np.zeros(0, np.int32)
         np.savez(path, tokens=tokens, lengths=np.array([len(o) for o in outputs], np.int64))
-        return self._peer.request({"what": what, "path": str(path), **more})
+        return self._peer.request({"what": what, "path": str(path), "arguments": arguments})

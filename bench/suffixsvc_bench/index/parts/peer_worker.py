@@ -40,7 +40,7 @@ class Worker:
             self.next += 1
         return {"seconds": time.perf_counter() - start, "bytes": resident() - bytes_before}
 
-    def remove(self, count: int) -> dict[str, Any]:
+    def remove(self, _outputs: list[Any], count: int) -> dict[str, Any]:
         """Remove the oldest ``count`` outputs."""
         start = time.perf_counter()
         for output in range(self.first, self.first + count):
@@ -81,16 +81,8 @@ def main() -> None:
     worker = Worker(int(sys.argv[1]))
     for line in sys.stdin:
         request = json.loads(line)
-        what = request["what"]
-        if what == "remove":
-            answer = worker.remove(request["count"])
-        else:
-            outputs = list(outputs_of(request["path"]))
-            if what == "extend":
-                answer = worker.extend(outputs)
-            else:
-                answer = worker.steps(outputs, request["max_draft_tokens"])
-        print(json.dumps(answer), flush=True)
+        method, outputs = getattr(worker, request["what"]), list(outputs_of(request["path"]))
+        print(json.dumps(method(outputs, **request["arguments"])), flush=True)
 
 
 if __name__ == "__main__":

@@ -54,10 +54,15 @@ def measure_restarts(
     try:
         found: list[dict[str, Any]] = []
         for i, tokens in enumerate(sizes):
-            # progress by tokens: the largest size takes most of the time
-            notify(f"a folder of {tokens / 1e6:g}M tokens", 0.9 * sum(sizes[:i]) / sum(sizes))
+
+            def on_progress(share: float, tokens: int = tokens, before: int = sum(sizes[:i])) -> None:
+                # by tokens: the largest size takes most of the time
+                notify(f"a folder of {tokens / 1e6:g}M tokens", 0.9 * (before + share * tokens) / sum(sizes))
+
+            on_progress(0.0)
             options = {"kind": kind, "output_tokens": output_tokens, "tokens": tokens, "seed": seed}
-            found.append({"tokens": tokens} | _part("fill", folder=scratch / str(tokens), **options))
+            filled = _part("fill", on_progress, folder=scratch / str(tokens), **options)
+            found.append({"tokens": tokens} | filled)
         opened: list[list[dict[str, Any]]] = [[] for _ in sizes]
         for turn in range(ROUNDS):
             for i, tokens in enumerate(sizes):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ def fill(folder: str, kind: str, output_tokens: int, tokens: int, seed: int) -> 
             namespace.add_outputs(batch)
             seconds += time.perf_counter() - started
             added += sum(len(output.token_ids) for output in batch)
+            print(f"{min(1.0, added / tokens):.4f}", flush=True)  # progress, see run_program
         started = time.perf_counter()
         segments = cache.compact()
         compacting = time.perf_counter() - started
@@ -112,16 +114,10 @@ def _steps(namespace: Namespace, outputs: Sequence[TokenArray]) -> float:
 
 def _resident() -> dict[str, int]:
     """Resident bytes now and (VmHWM) at their peak, by their names in /proc; zeros without /proc."""
-    found = {"VmRSS": 0, "VmHWM": 0, "RssAnon": 0}
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name in found:
-            found[name] = int(value.split()[0]) * 1024
-    return found
+    status = Path("/proc/self/status")
+    text = status.read_text(encoding="ascii", errors="replace") if status.exists() else ""
+    found = dict(re.findall(r"^(VmRSS|VmHWM|RssAnon):\s*(\d+)", text, re.MULTILINE))
+    return {name: 1024 * int(found.get(name, 0)) for name in ("VmRSS", "VmHWM", "RssAnon")}
 
 
 if __name__ == "__main__":
