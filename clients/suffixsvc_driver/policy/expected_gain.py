@@ -39,13 +39,16 @@ class Choice(NamedTuple):
     Attributes:
         length: drafted tokens; 0 is a plain step.
         width: tokens of the batch, the newest emitted token included, ``StepParams.other_tokens`` excluded.
-        gain: expected gain over a plain step, accepted tokens less the cost in tokens; negative if the prefix
-            is not worth sending.
+        gain: expected gain over a plain step, tokens; negative if the prefix is not worth sending.
+        tokens: expected accepted tokens.
+        cost: beyond that of a plain step, in plain steps: ``gain = tokens - rate * cost``.
     """
 
     length: int = 0
     width: int = 1
     gain: float = 0.0
+    tokens: float = 0.0
+    cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ def _evaluate(
         tokens += path
         width = curve.padded_width(1 + other_tokens + length, widest)
         cost = curve.costs[width] - plain + replay + drafting
-        yield Choice(length, width - other_tokens, tokens - rate * cost)
+        yield Choice(length, width - other_tokens, tokens - rate * cost, tokens, cost)
 
 
 def _best(choices: Iterable[Choice], longer_than: int = 0) -> Choice:
