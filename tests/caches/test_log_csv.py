@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.logs import LogFormat, ReadOptions, ReadReport, Storage, find_logs
+from suffixsvc_caches.logs import LogFormat, ReadOptions, ReadReport, find_logs
 from suffixsvc_caches.logs.base.sources import DamagedFile
 from suffixsvc_caches.logs.formats.csv_rows import read_csv, split_rows
+from suffixsvc_caches.logs.formats.values import Storage
 from support.log_files import read_all, write_lines, write_packed
 
 SAID = 'He said "no",\nthen left; 1\t2'

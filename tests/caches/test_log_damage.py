@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.logs import LogCounts, LogFormat, ReadOptions, ReadReport, find_logs, read_calls
+from suffixsvc_caches.logs import LogFormat, ReadOptions, ReadReport, find_logs, read_calls
 from suffixsvc_caches.logs.formats.documents import read_documents
 from suffixsvc_caches.logs.parsers import open_parser
+from suffixsvc_caches.logs.report import LogCounts
 from support.log_files import read_all, reasons, write_lines, write_packed
 
 GOOD = {"response": "good"}

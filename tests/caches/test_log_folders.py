@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from suffixsvc.errors import InvalidInputError, MissingExtraError
-from suffixsvc_caches.logs import LogFormat, ReadOptions, ReadReport, Storage, find_logs
+from suffixsvc_caches.logs import LogFormat, ReadOptions, ReadReport, find_logs
+from suffixsvc_caches.logs.formats.values import Storage
 from suffixsvc_caches.logs.parquet.tables import read_rows
 from suffixsvc_caches.logs.parsers import open_parser
 from support.log_files import read_all, write_lines

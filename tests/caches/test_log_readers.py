@@ -13,23 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_caches.logs import (
-    MAX_FAULTS,
-    ChatTemplate,
-    LogCounts,
-    LogFault,
-    LogFilter,
-    LogFormat,
-    ReadOptions,
-    ReadReport,
-    SessionSplit,
-    SplitBy,
-    Storage,
-    ToolFormat,
-    find_logs,
-    read_calls,
-)
+from suffixsvc_caches.logs import LogFormat, ReadOptions, ReadReport, find_logs, read_calls
+from suffixsvc_caches.logs.base.options import ChatTemplate, LogFilter, SessionSplit, SplitBy, ToolFormat
 from suffixsvc_caches.logs.base.times import as_time
+from suffixsvc_caches.logs.formats.values import Storage
+from suffixsvc_caches.logs.report import MAX_FAULTS, LogCounts, LogFault
 from support.log_files import read_all, read_one, write_lines
 
 TRACE = {

@@ -39,8 +39,8 @@ def run_live(
         cold, warm = (cache.namespace("cold", tokenizer=recipe.tokenizer) for cache in (empty, loaded))
         variants = [Speculator(target, curve, None, lookup=False)]
         variants += [Speculator(target, curve, namespace) for namespace in (cold, warm)]
-        for call in calls:
-            results = [each.drafted(call.prompt, max_tokens, DriverConfig(), {}).result for each in variants]
+        for prompt in (call.prompt.tolist() for call in calls):
+            results = [each.drafted(prompt, max_tokens, DriverConfig(), {}).result for each in variants]
             tokens.append(len(results[0].token_ids))
             for i, result in enumerate(results):
                 seconds[i].append(result.decode_seconds)

@@ -10,37 +10,10 @@
 docs/logs.md describes the formats, the mapping of fields, and the treatment of bad input.
 """
 
-from suffixsvc_caches.logs.base.options import (
-    ChatTemplate,
-    LogFilter,
-    LogFormat,
-    ReadOptions,
-    SessionSplit,
-    SplitBy,
-    ToolFormat,
-)
-from suffixsvc_caches.logs.calls.call import Content, LogCall
+from suffixsvc_caches.logs.base.options import LogFormat, ReadOptions
+from suffixsvc_caches.logs.calls.call import LogCall
 from suffixsvc_caches.logs.files import LogFile, find_logs
-from suffixsvc_caches.logs.formats.values import Storage
 from suffixsvc_caches.logs.read import read_calls
-from suffixsvc_caches.logs.report import MAX_FAULTS, LogCounts, LogFault, ReadReport
+from suffixsvc_caches.logs.report import ReadReport
 
-__all__ = [
-    "MAX_FAULTS",
-    "ChatTemplate",
-    "Content",
-    "LogCall",
-    "LogCounts",
-    "LogFault",
-    "LogFile",
-    "LogFilter",
-    "LogFormat",
-    "ReadOptions",
-    "ReadReport",
-    "SessionSplit",
-    "SplitBy",
-    "Storage",
-    "ToolFormat",
-    "find_logs",
-    "read_calls",
-]
+__all__ = ["LogCall", "LogFile", "LogFormat", "ReadOptions", "ReadReport", "find_logs", "read_calls"]
