@@ -74,7 +74,7 @@ class RequestTable:
     def __init__(self, model_config: Any) -> None:
         self._model_config = model_config
         self._max_model_len: int = model_config.max_model_len
-        self._runner: Callable[[], Any] = _no_runner
+        self._runner: Callable[[], Any] = lambda: None
         self._requests: dict[str, _Request] = {}
         self._found = False  # an earlier step found the requests
         self._logged: set[str] = set()
@@ -281,8 +281,4 @@ def _calling_runner(token_ids_cpu: npt.NDArray[np.int32]) -> Any:
         batch = getattr(runner, "input_batch", None)
         if batch is not None and getattr(batch, "token_ids_cpu", None) is token_ids_cpu:
             return runner if isinstance(getattr(runner, "requests", None), Mapping) else None
-    return None
-
-
-def _no_runner() -> None:
     return None

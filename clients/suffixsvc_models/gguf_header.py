@@ -43,14 +43,12 @@ class GgufHeader:
     Attributes:
         values: scalars and short texts, by key.
         arrays: length of each array, by key.
-        tensors: number of tensors.
         weights: number of elements of all tensors.
         needed_bytes: size of a complete file.
     """
 
     values: Mapping[str, Value]
     arrays: Mapping[str, int]
-    tensors: int
     weights: int
     needed_bytes: int
 
@@ -191,4 +189,4 @@ def _read(cursor: _Cursor, name: str) -> GgufHeader:
     alignment = value if isinstance(value, int) and value > 0 else 32
     # A vocabulary without weights: the file ends with the header, without padding.
     needed = -(-cursor.at // alignment) * alignment + end if end else cursor.at
-    return GgufHeader(values, arrays, tensors, weights, needed)
+    return GgufHeader(values, arrays, weights, needed)

@@ -40,12 +40,10 @@ def main() -> None:
             written = model.generate(ids, custom_generate=decoding, max_new_tokens=_TOKENS, do_sample=False)
             stats = decoding.stats
             alone = model.generate(ids, max_new_tokens=_TOKENS, do_sample=False)
+            accepted, drafted = stats.accepted - before.accepted, stats.drafted - before.drafted
+            compared = "the same text as alone" if torch.equal(written, alone) else "ANOTHER TEXT than alone"
             print(f"{prompt!r}: {_TOKENS} tokens in {stats.asked - before.asked} steps, ", end="")
-            print(
-                f"{stats.accepted - before.accepted} of {stats.drafted - before.drafted} drafted accepted; ",
-                end="",
-            )
-            print("the same text as alone" if torch.equal(written, alone) else "ANOTHER TEXT than alone")
+            print(f"{accepted} of {drafted} drafted accepted; {compared}")
 
 
 if __name__ == "__main__":

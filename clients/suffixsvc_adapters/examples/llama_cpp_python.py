@@ -34,12 +34,12 @@ def main() -> None:
             before = drafter.stats
             text = _write(llama, prompt)
             stats = drafter.stats
-            print(f"{prompt!r}: {len(text)} tokens in {stats.asked - before.asked} steps, ", end="")
-            print(
-                f"{stats.accepted - before.accepted} of {stats.drafted - before.drafted} drafted accepted; ",
-                end="",
+            accepted, drafted = stats.accepted - before.accepted, stats.drafted - before.drafted
+            compared = (
+                "the same text" if text == plain else "a near-tie fell the other way (docs/adapters.md)"
             )
-            print("the same text" if text == plain else "a near-tie fell the other way (docs/adapters.md)")
+            print(f"{prompt!r}: {len(text)} tokens in {stats.asked - before.asked} steps, ", end="")
+            print(f"{accepted} of {drafted} drafted accepted; {compared}")
 
 
 def _model() -> Path:

@@ -107,10 +107,7 @@ def stream(
     decision = generation.begin(prefill, clock() - began)
     while isinstance(decision, Verify):
         before = clock()
-        if decision.parents:
-            seen = target.verify(decision.token_ids, sampler, generation.left, stop, decision.parents)
-        else:
-            seen = target.verify(decision.token_ids, sampler, generation.left, stop)
+        seen = target.verify(decision.token_ids, sampler, generation.left, stop, decision.parents)
         record = generation.record_step(decision, seen, clock() - before)
         yield record
         decision = generation.advance(record, seen)

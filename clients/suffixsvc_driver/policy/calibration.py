@@ -46,9 +46,7 @@ class Calibrator:
 
     def layer_value(self, layer: str, prior_seconds: float) -> LayerValue:
         """Cost and expected gain of queries to ``layer``; ``prior_seconds`` counts in the first call only."""
-        if layer not in self._layer_values:
-            self._layer_values[layer] = LayerValue(prior_seconds)
-        return self._layer_values[layer]
+        return self._layer_values.setdefault(layer, LayerValue(prior_seconds))
 
     def calibrate(self, layer: str, raw_probability: float, depth: int) -> float:
         """P(accepted | all tokens before it accepted) of a drafted token.

@@ -114,7 +114,7 @@ class Target(TargetShape, Protocol):
             choices: the generation's sampler; sampling settings if they need no text.
             stop: see :data:`StopRule`.
             parents: makes a tree of the drafted tokens (:mod:`~suffixsvc_driver.drafts.tree`): those on one
-                path from the root are kept. Passed only if ``max_branches`` is above 1.
+                path from the root are kept. Empty if ``max_branches`` is 1.
         """
 
 

@@ -122,7 +122,7 @@ class TargetBase(ClosedOnExit):
         for slot in self._cache.slots:
             self.context.cut(slot.index, 0)
             slot.truncate(0)
-        self._cache.reset_recency()
+            slot.last_used = 0
 
     def _place(
         self, lane: Lane, prompt: list[int], free: Collection[int] | None = None, *, fresh: bool = False

@@ -107,9 +107,3 @@ class SlotCache:
         slot.truncate(placement.keep)
         self._clock += 1
         slot.last_used = self._clock
-
-    def reset_recency(self) -> None:
-        """Reset the order of use, after all slots were emptied."""
-        self._clock = 0
-        for slot in self.slots:
-            slot.last_used = 0

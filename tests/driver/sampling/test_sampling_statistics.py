@@ -193,10 +193,11 @@ class WrongTarget(LlamaTarget):
         choices: Sampling | Sampler,
         max_emit: int,
         stop: StopRule | None = None,
+        parents: Sequence[int] = (),
     ) -> StepResult:
         assert isinstance(choices, WrongSampler)
         choices.drafted = dict(zip(itertools.count(self.position + 1), drafted, strict=False))
-        return super().verify(drafted, choices, max_emit, stop)
+        return super().verify(drafted, choices, max_emit, stop, parents)
 
 
 @pytest.mark.parametrize("rule", [typical_acceptance, without_residual])

@@ -221,15 +221,14 @@ def test_what_is_no_llama_server(
 def test_a_speed_that_no_float_holds_is_measured_instead(
     server: tuple[str, ScriptedLlama], script: ScriptedLlama, vocabulary: Vocabulary, in_pool: bool
 ) -> None:
-    """A server that said it takes 10**400 ms a token ended the comparison, and a pool's describe(), with
-    OverflowError. As for infinity, the client's own clock counts."""
+    """A server that said it takes 10**400 ms a token ended the comparison with OverflowError. As for
+    infinity, the client's own clock counts."""
     script.complete = lambda body: (
         200,
         echo(body, [65] * body["n_predict"], **{"timings/predicted_per_token_ms": 10**400}),
     )
     with WorkerPool([server[0]]) if in_pool else LlamaServerClient(server[0]) as client:
-        assert 0.0 < client.describe(PATIENT).seconds_per_token < PATIENT
-        client.check_vocabulary(vocabulary)
+        assert 0.0 < client.check_vocabulary(vocabulary, PATIENT).seconds_per_token < PATIENT
 
 
 @pytest.mark.parametrize("token", [10**400, 1 << 31, -1, True])

@@ -54,7 +54,6 @@ def test_sessions_spread_and_stay(folder: str, tiny_model: Path, vocabulary: Voc
     with worker(addresses[0], tiny_model), worker(addresses[1], tiny_model), WorkerPool(addresses) as pool:
         description = pool.check_vocabulary(vocabulary)
         assert description.model == tiny_model.name
-        assert pool.describe() in (description, pool.describe())
         sessions = [pool.open_session(p_min=0.0) for _ in range(4)]
         for session in sessions:
             session.set_text([70, 71, 72])

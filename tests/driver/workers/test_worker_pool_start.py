@@ -29,11 +29,11 @@ def test_the_first_check_of_a_pool(
     folder: str, tiny_model: Path, foreign_model: Path, vocabulary: Vocabulary
 ) -> None:
     absent, stranger, good = (f"unix:{folder}/{name}" for name in ("absent", "stranger", "good"))
-    with WorkerPool([absent], **SOON) as pool:  # type: ignore[arg-type]  # as typed there
-        with pytest.raises(ServiceUnavailableError, match=r"draft-worker --model"):
-            pool.check_vocabulary(vocabulary, 0.1)
-        with pytest.raises(ServiceUnavailableError):
-            pool.describe(0.1)
+    with (
+        WorkerPool([absent], **SOON) as pool,  # type: ignore[arg-type]  # as typed there
+        pytest.raises(ServiceUnavailableError, match=r"draft-worker --model"),
+    ):
+        pool.check_vocabulary(vocabulary, 0.1)
     with worker(stranger, foreign_model):
         with WorkerPool([absent, stranger]) as pool:
             caught: list[VocabularyMismatchError] = []

@@ -18,7 +18,7 @@ from suffixsvc_driver.workers.server.batching import BatchCosts
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest, Job
 from suffixsvc_driver.workers.server.scheduler import Scheduler
 from suffixsvc_driver.workers.server.ticket import Ticket
-from support.worker_parts import waiting_in
+from support.worker_parts import draft_alone, waiting_in
 
 SLOTS = 4
 SETTINGS = ContextSettings(
@@ -88,7 +88,9 @@ def test_requests_that_wait_together_draft_in_one_batch(
     tickets = [scheduler.submit(request) for request in requests]
     wrong = scheduler.submit(DraftRequest("d", 0, [1, 100_000], 5))
     scheduler.start()
-    assert answers(scheduler, tickets) == [alone.draft(request).token_ids.tolist() for request in requests]
+    assert answers(scheduler, tickets) == [
+        draft_alone(alone, request).token_ids.tolist() for request in requests
+    ]
     scheduler.wait(wrong)
     assert wrong.error is not None
     assert widths == [3] * 6 + [1] * 3
@@ -111,11 +113,11 @@ def test_concurrent_requests_have_the_drafts_of_separate_ones(
             for name in rng.sample(sorted(texts), k=5):
                 texts[name] = texts[name] + prompt(rng.randrange(99), rng.randrange(1, 9))
                 request = ask(name, texts[name], rng.randrange(0, 9), p_min=rng.choice([0.0, 0.2]))
-                right = alone.draft(request).token_ids.tolist()[: rng.randrange(9)]
+                right = draft_alone(alone, request).token_ids.tolist()[: rng.randrange(9)]
                 noise = prompt(rng.randrange(99), rng.randrange(4))
                 requests.append(replace(request, suggested=[*right, *noise]))
             tickets = [scheduler.submit(request) for request in requests]
-            expected = [alone.draft(request).token_ids.tolist() for request in requests]
+            expected = [draft_alone(alone, request).token_ids.tolist() for request in requests]
             assert answers(scheduler, tickets) == expected, f"seed {seed}"
             assert [ticket.length for ticket in tickets] == [len(r.new_token_ids) for r in requests]
         scheduler.stop()
@@ -138,9 +140,11 @@ def test_a_long_prompt_does_not_keep_the_others_waiting(
     engine.prefill = recording  # type: ignore[method-assign]  # a watch, and a request at a certain moment
     long = scheduler.submit(ask("long", prompt(4, 400), 3))
     scheduler.start()
-    assert answers(scheduler, [long]) == [alone.draft(ask("x", prompt(4, 400), 3)).token_ids.tolist()]
+    assert answers(scheduler, [long]) == [draft_alone(alone, ask("x", prompt(4, 400), 3)).token_ids.tolist()]
     assert late[0].done.is_set()
-    assert late[0].draft.token_ids.tolist() == alone.draft(ask("y", prompt(5, 8), 6)).token_ids.tolist()
+    assert (
+        late[0].draft.token_ids.tolist() == draft_alone(alone, ask("y", prompt(5, 8), 6)).token_ids.tolist()
+    )
     assert len(order) > 400 // 16
 
 
@@ -217,7 +221,7 @@ def test_a_driver_gets_what_was_drafted_in_its_time(
     ticket = scheduler.submit(ask("a", prompt(6, 9), 20), 0.055)
     scheduler.start()
     (found,) = answers(scheduler, [ticket])
-    assert found == alone.draft(ask("a", prompt(6, 9), 20)).token_ids.tolist()[:5]
+    assert found == draft_alone(alone, ask("a", prompt(6, 9), 20)).token_ids.tolist()[:5]
     assert ticket.length == 9
 
 
@@ -260,13 +264,13 @@ def test_a_batch_that_fails_fails_only_for_whom_it_must(
     found = answers(scheduler, tickets)
     assert isinstance(tickets[1].error, ModelError)
     assert [found[0], found[2]] == [
-        alone.draft(requests[0]).token_ids.tolist(),
-        alone.draft(requests[2]).token_ids.tolist(),
+        draft_alone(alone, requests[0]).token_ids.tolist(),
+        draft_alone(alone, requests[2]).token_ids.tolist(),
     ]
     monkeypatch.undo()
     # the KV of the failed one is not used again
     again = scheduler.submit(requests[1])
-    assert answers(scheduler, [again]) == [alone.draft(requests[1]).token_ids.tolist()]
+    assert answers(scheduler, [again]) == [draft_alone(alone, requests[1]).token_ids.tolist()]
 
 
 @pytest.mark.parametrize("call", ["begin", "prefill", "_verify_suggested", "_decode", "forget", "length"])
@@ -303,7 +307,7 @@ def test_an_unexpected_exception_fails_only_the_requests_concerned(
             for name in rng.sample("abcdef", k=3):
                 texts[name] = texts[name] + prompt(rng.randrange(99), rng.randrange(1, 9))
                 request = ask(name, texts[name], rng.randrange(1, 6))
-                right = alone.draft(request).token_ids.tolist()[: rng.randrange(5)]
+                right = draft_alone(alone, request).token_ids.tolist()[: rng.randrange(5)]
                 requests.append(replace(request, suggested=right))
                 if call == "forget":
                     scheduler.forget(name)
@@ -312,7 +316,7 @@ def test_an_unexpected_exception_fails_only_the_requests_concerned(
                 scheduler.wait(ticket)
                 assert not ticket.busy
                 if ticket.error is None:
-                    assert ticket.draft.token_ids.tolist() == alone.draft(request).token_ids.tolist()
+                    assert ticket.draft.token_ids.tolist() == draft_alone(alone, request).token_ids.tolist()
                     answered.append(failing)
                 else:
                     assert isinstance(ticket.error, ModelError)
@@ -374,7 +378,7 @@ def test_suggestions_that_take_longer_than_the_timeout_are_not_verified(
     monkeypatch.setattr(engine, "_verify_suggested", lambda job: (verified.append(job), verify(job)))
     engine.costs = BatchCosts({1: 1e-6}, 2 * PATIENT, 1)
     request = ask("a", prompt(4, 2), 5)
-    plain = alone.draft(request).token_ids.tolist()
+    plain = draft_alone(alone, request).token_ids.tolist()
     with_suggestions = replace(request, suggested=plain[:3])
     scheduler = run()
     scheduler.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -49,7 +49,7 @@ class DraftStream(WorkerChannel):
             with self._lock:
                 if self._ended:
                     return
-                self._call = stub.Draft(self._outgoing())
+                self._call = stub.Draft(map(_request_to_proto, iter(self._requests.get, None)))
             for reply in self._call:
                 if instance_id and reply.instance_id not in ("", instance_id):
                     raise ServiceUnavailableError(
@@ -64,10 +64,6 @@ class DraftStream(WorkerChannel):
         finally:
             self._requests.put(None)  # ends the iterator that gRPC reads requests from
             self._abort()
-
-    def _outgoing(self) -> Iterator[pb.WorkerDraftRequest]:
-        while (request := self._requests.get()) is not None:
-            yield _request_to_proto(request)
 
     def _abort(self) -> None:
         with self._lock:

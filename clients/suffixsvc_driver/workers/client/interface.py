@@ -114,13 +114,6 @@ class DraftWorker(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def describe(self, timeout_seconds: float = 10.0) -> WorkerDescription:
-        """Return the worker's description.
-
-        Raises:
-            ServiceUnavailableError: no reply in time.
-        """
-
     def check_vocabulary(self, target: Vocabulary, timeout_seconds: float = 10.0) -> WorkerDescription:
         """Compare the worker's vocabulary with the target's. From then on sessions use only instances that
         passed: a worker that restarted is checked again before its drafts are used.

@@ -136,12 +136,13 @@ class WorkerSession:
         suggested: Sequence[int] = (),
     ) -> Draft:
         """See the protocol."""
-        if self.refused or not self._ready():
+        channel = None if self.refused else self._ready()
+        if channel is None:
             return Draft.empty()
         if len(self._text) - self._held > _SEND_AHEAD_TOKENS:
-            self._send(0, 0.0)
+            self._send(channel, 0, 0.0)
             return Draft.empty()
-        channel = self._send(max_draft_tokens, timeout_seconds, after, suggested)
+        self._send(channel, max_draft_tokens, timeout_seconds, after, suggested)
         if not channel.wait(timeout_seconds):
             if channel.failed:
                 self._drop(channel)
@@ -163,21 +164,21 @@ class WorkerSession:
             channel.wait(_FORGET_SECONDS)
         channel.close()
 
-    def _ready(self) -> bool:
-        """Return whether a request can be sent now; opens a channel if there is none."""
+    def _ready(self) -> WorkerChannel | None:
+        """Return the channel if a request can be sent now; opens one if there is none."""
         self._take_reply()
         if self._channel is not None and self._channel.failed:
             self._drop(self._channel)
         if self._channel is None:
             if self._clock() < self._retry_at:
-                return False
+                return None
             self._channel = self._new_channel()
             self._held, self._tail = 0, []
             self._retry_at = 0.0
         if self._channel.outstanding:
             self._on_outstanding(self._channel)
-            return False
-        return True
+            return None
+        return self._channel
 
     def _on_outstanding(self, channel: WorkerChannel) -> None:
         if self._clock() - self._sent_at > self._lost_after:
@@ -202,14 +203,12 @@ class WorkerSession:
 
     def _send(
         self,
+        channel: WorkerChannel,
         max_draft_tokens: int,
         timeout_seconds: float,
         after: Sequence[int] = (),
         suggested: Sequence[int] = (),
-    ) -> WorkerChannel:
-        channel = self._channel
-        if channel is None:
-            raise SuffixError("no channel is open")  # pragma: no cover - _ready() has opened one
+    ) -> None:
         tail = list(after)
         keep = self._held
         if keep == len(self._text):
@@ -229,7 +228,6 @@ class WorkerSession:
                 suggested=tuple(suggested),
             )
         )
-        return channel
 
     def _take_reply(self) -> Draft:
         """Apply a reply that has arrived: update the mirror and return the draft."""

@@ -49,10 +49,6 @@ class SingleWorker(ClosedOnExit, ABC):
         """See the protocol."""
         return WorkerSession(self._start_channel, self._speed, self._record_failure, **options)
 
-    @abstractmethod
-    def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:
-        """See the protocol."""
-
     def close(self) -> None:
         """See the protocol."""
         with self._lock:

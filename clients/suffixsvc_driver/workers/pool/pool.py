@@ -107,25 +107,6 @@ class WorkerPool(ClosedOnExit):
         self._checking: list[threading.Thread] = []
         self._thread: threading.Thread | None = None
 
-    def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:
-        """Return the description of the worker that a new session would get; before the first check, of the
-        first one that replies.
-
-        Raises:
-            ServiceUnavailableError: there is none.
-        """
-        with self._changed:
-            best = self._best()
-            if best is not None and best.description is not None:
-                return best.description
-        reasons = []
-        for entry in self._entries:
-            try:
-                return entry.worker.describe(timeout_seconds)
-            except SuffixError as err:
-                reasons.append(f"{entry.worker.address}: {err.message}")
-        raise self._no_worker(reasons)
-
     def check_vocabulary(
         self, target: Vocabulary, timeout_seconds: float = CONNECT_SECONDS
     ) -> WorkerDescription:
@@ -168,7 +149,12 @@ class WorkerPool(ClosedOnExit):
         for error in errors.values():
             if isinstance(error, VocabularyMismatchError):
                 raise error.with_traceback(None)
-        raise self._no_worker([f"{address}: {error}" for address, error in errors.items()])
+        raise ServiceUnavailableError(
+            "no draft worker is usable",
+            expected=f"one of {len(self._entries)}",
+            got="; ".join(f"{address}: {error}" for address, error in errors.items()),
+            remedy="Start one: suffixsvc draft-worker --model X.gguf --listen ADDRESS",
+        )
 
     def open_session(self, **options: Any) -> PoolSession:
         """See the protocol."""
@@ -358,11 +344,3 @@ class WorkerPool(ClosedOnExit):
             retired = list(self._retired)
             self._retired.clear()
             return retired
-
-    def _no_worker(self, reasons: Sequence[str]) -> ServiceUnavailableError:
-        return ServiceUnavailableError(
-            "no draft worker is usable",
-            expected=f"one of {len(self._entries)}",
-            got="; ".join(reasons),
-            remedy="Start one: suffixsvc draft-worker --model X.gguf --listen ADDRESS",
-        )

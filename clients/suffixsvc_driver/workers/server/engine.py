@@ -65,6 +65,7 @@ class DraftEngine:
         batch_width: sessions computed together; 0 = by their measured costs.
 
     Attributes:
+        context_size: capacity of a sequence in tokens.
         checks: limit of suggested tokens verified in one pass (``max_width`` - 1); 0 if the model cannot roll
             back (recurrent ones).
         costs: measured costs of batches.
@@ -83,6 +84,7 @@ class DraftEngine:
             # a cut before it, and the next draft would continue another text.
             settings = replace(settings, max_width=1, snapshots=False)
         self.context = LlamaContext(self.model, settings)
+        self.context_size = self.context.slot_size
         self.slots = settings.slots
         self.checks = settings.max_width - 1
         self._chunk = settings.batch_size
@@ -95,11 +97,6 @@ class DraftEngine:
         """Free everything. Idempotent."""
         self.context.close()
         self.model.close()
-
-    @property
-    def context_size(self) -> int:
-        """Capacity of a session in tokens."""
-        return self.context.slot_size
 
     @property
     def seconds_per_token(self) -> float:
@@ -194,7 +191,8 @@ class DraftEngine:
         left = max(0, min(request.max_draft_tokens, self.context_size - len(context)))
         job = Job(context, sequence, left, request.p_min, request.top_k or DEFAULT_TOP_K)
         suggested = request.suggested[: self.max_verified(left)]
-        job.suggested = list(itertools.takewhile(self._is_token, map(int, suggested)))
+        ids = range(self.model.vocab_size)
+        job.suggested = list(itertools.takewhile(lambda token: token in ids, map(int, suggested)))
         return job
 
     def prefill(self, job: Job, limit: int = 1 << 30) -> None:
@@ -269,9 +267,6 @@ class DraftEngine:
             self.context.decode(tokens, positions[0], jobs[0].sequence.index, logits=True)
         else:
             self.context.decode_each(tokens, positions, [job.sequence.index for job in jobs])
-
-    def _is_token(self, token: int) -> bool:
-        return 0 <= token < self.model.vocab_size
 
     def _updated(self, request: DraftRequest) -> list[int]:
         held = self._sessions.get(request.session_id)
