@@ -104,7 +104,8 @@ class Catalog:
 
     def records(self) -> list[NamespaceRecord]:
         """The records of all namespaces, ordered by path."""
-        return [_record_of(index) for index in sorted(self.values(), key=lambda index: index.path)]
+        indexes = sorted(self.values(), key=lambda index: index.path)
+        return [NamespaceRecord(index.path, index.tokenizer) for index in indexes]
 
     # ------------------------------------------------------------------------------------ lookup, creation
 
@@ -157,7 +158,7 @@ class Catalog:
                 remedy="Write related outputs into one namespace, delete namespaces, or raise the limit.",
             )
 
-    def _create(self, path: str) -> NamespaceIndex:
+    def _create(self, path: str, *, is_new: bool = True) -> NamespaceIndex:
         policy = self._policies.of(path)
         limited = (
             policy.max_bytes not in (None, UNLIMITED)
@@ -168,11 +169,10 @@ class Catalog:
             path,
             self._starting_weights,
             now_us=self._store.clock.now_us,
-            lru=LruIndex() if limited and not policy.pinned else None,  # outputs can be evicted or expire
+            # where outputs can be evicted or expire
+            lru=LruIndex(complete=is_new) if limited and not policy.pinned else None,
             policy=policy,
         )
-        if index.lru is not None:
-            index.lru.complete = True  # no outputs of earlier processes
         self._weak[path] = index
         return index
 
@@ -248,9 +248,8 @@ class Catalog:
                 return ()
             self._weak.pop(index.path, None)
             self._strong[index.path] = index
-            create = [_record_of(index)]
-            index.untagged_writes += _untagged(create)
-            return create
+            index.untagged_writes += not index.tokenizer
+            return [NamespaceRecord(index.path, index.tokenizer)]
 
     def end_write(self, index: NamespaceIndex, create: Sequence[NamespaceRecord], *, stored: bool) -> None:
         """End a write, after the store's decision.
@@ -261,10 +260,10 @@ class Catalog:
         """
         with self._lock:
             index.writes -= 1
-            index.untagged_writes -= _untagged(create)
-            if stored:
-                index.stored = True
-                for record in create:
+            index.stored |= stored
+            for record in create:
+                index.untagged_writes -= not record.tokenizer
+                if stored:
                     index.logged_tokenizer = record.tokenizer or index.logged_tokenizer
             if not (index.stored or index.writes or index.deleted):
                 self._strong.pop(index.path, None)
@@ -308,10 +307,8 @@ class Catalog:
     def recover(self) -> list[NamespaceIndex]:
         """The namespaces of earlier processes, without their outputs."""
         for record in self._store.namespaces():
-            index = self._create(record.path)
+            index = self._create(record.path, is_new=False)
             index.tokenizer, index.logged_tokenizer, index.stored = record.tokenizer, record.tokenizer, True
-            if index.lru is not None:
-                index.lru.complete = False
             self._strong[record.path] = self._weak.pop(record.path)
             learned = self._store.get_state(record.path, _LEARNER_STATE)
             if learned is not None:
@@ -347,13 +344,3 @@ def _being_deleted(path: str) -> StoreError:
         expected="an existing namespace, or a free path",
         remedy="Retry after the deletion; delete it again if its deletion failed.",
     )
-
-
-def _untagged(create: Sequence[NamespaceRecord]) -> int:
-    """Number of namespaces that would be created without a tokenizer."""
-    return sum(not record.tokenizer for record in create)
-
-
-def _record_of(index: NamespaceIndex) -> NamespaceRecord:
-    """The store's record of a namespace."""
-    return NamespaceRecord(index.path, index.tokenizer)

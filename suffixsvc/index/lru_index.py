@@ -50,6 +50,9 @@ class AverageSize:
 class LruIndex:
     """The outputs of one namespace, ordered by their last use. Thread-safe.
 
+    Args:
+        complete: there are no outputs of earlier processes.
+
     Attributes:
         eviction_lock: held by the thread that evicts.
         complete: the outputs of earlier processes are in it.
@@ -57,9 +60,9 @@ class LruIndex:
         dirty: an output was used since the last :meth:`save` that was stored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, complete: bool = False) -> None:
         self.eviction_lock = threading.RLock()
-        self.complete = False
+        self.complete = complete
         self.shrinking = False
         self._lock = threading.Lock()
         self._rows: dict[str, npt.NDArray[Any]] = {n: np.zeros(64, t) for n, t in _COLUMNS.items()}

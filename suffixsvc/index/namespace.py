@@ -130,7 +130,7 @@ class NamespaceIndex(HotIndex):
         with self._lock:
             segment.forget(self.segments.deleted)
             self._note_drafts(self.segments.sealed)
-            self.segments.replace(Sealed(record, segment, 0, 0), names)
+            self.segments.replace(record, segment, names)
             self.segments.end()
             self._set_segments()
 

@@ -101,12 +101,12 @@ class SegmentMap:
         """Add a segment whose outputs have no other location."""
         self.sealed = sorted([*self.sealed, new], key=lambda sealed: sealed.record.first_lsn)
 
-    def replace(self, new: Sealed, names: Collection[str]) -> None:
+    def replace(self, record: SegmentRecord, segment: Segment, names: Collection[str]) -> None:
         """Replace segments by one that holds their remaining outputs."""
         old = [sealed for sealed in self.sealed if sealed.record.name in names]
         self.detach(names)
         outputs, tokens = sum(sealed.outputs for sealed in old), sum(sealed.tokens for sealed in old)
-        self.attach(replace(new, outputs=outputs, tokens=tokens))
+        self.attach(Sealed(record, segment, outputs, tokens))
 
     def detach(self, names: Collection[str]) -> None:
         """Remove segments."""

@@ -106,8 +106,8 @@ class ChildProcesses:
         Raises:
             As :meth:`start`.
         """
-        command = ["serve", "--data", str(data)]
-        return self._start_server("service", [*command, *_each("--listen", listen)])
+        addresses = [part for address in listen for part in ("--listen", address)]
+        return self._start_server("service", ["serve", "--data", str(data), *addresses])
 
     def start_draft_worker(
         self,
@@ -170,10 +170,6 @@ class ChildProcesses:
         """Stop every child. Idempotent."""
         while self._children:
             self._children.pop().stop()
-
-
-def _each(option: str, values: Sequence[str]) -> list[str]:
-    return [part for value in values for part in (option, value)]
 
 
 def _is_ready(ready: Callable[[], bool]) -> bool:

@@ -41,8 +41,7 @@ class StderrLogger(structlog.PrintLogger):
         try:
             super().msg(message)
         except BrokenPipeError:
-            with contextlib.suppress(OSError):
-                _to_null_device()
+            _to_null_device()
         except (OSError, ValueError):  # ValueError: the stream is closed
             return
 
@@ -94,8 +93,7 @@ class _LineQueue:
         self._log_dropped()
         self._lines.put(None)
         if not self._written.wait(_END_SECONDS):
-            with contextlib.suppress(OSError):
-                _to_null_device()
+            _to_null_device()
 
     def _write_all(self) -> None:
         while (line := self._lines.get()) is not None:
@@ -126,8 +124,7 @@ def _write(line: bytes) -> None:
         while line:
             line = line[os.write(_STDERR, line) :]
     except BrokenPipeError:
-        with contextlib.suppress(OSError):
-            _to_null_device()
+        _to_null_device()
     except OSError:
         return
 
@@ -141,8 +138,6 @@ def _has_stderr() -> bool:
 
 
 def _to_null_device() -> None:
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, _STDERR)
-    finally:
-        os.close(null)
+    """Redirect stderr to the null device, if that can be opened."""
+    with contextlib.suppress(OSError), open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), _STDERR)

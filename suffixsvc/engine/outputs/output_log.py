@@ -13,8 +13,9 @@ on the order of commits is done in the store's callbacks (see ``Store.append`` a
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 import structlog
 
@@ -155,20 +156,15 @@ class OutputLog:
 
     def forget(self, path: str, output_id: OutputId) -> None:
         """Delete one output of a namespace. UnknownOutputError if it does not exist."""
-        with self._close_guard.while_open():
-            try:
-                self._store.forget(path, output_id)
-            finally:
-                self.finish_removals()
+        with self._close_guard.while_open(), self._removing():
+            self._store.forget(path, output_id)
 
     def forget_many(self, path: str, output_ids: Sequence[OutputId]) -> int:
         """Delete those of a namespace's outputs that exist, in few transactions; returns how many."""
         deleted = 0
         for first in range(0, len(output_ids), _FORGET_BATCH):
-            try:
+            with self._removing():
                 deleted += len(self._store.forget_many(path, output_ids[first : first + _FORGET_BATCH]))
-            finally:
-                self.finish_removals()
         return deleted
 
     def expire(self, now: float | None = None) -> int:
@@ -178,18 +174,21 @@ class OutputLog:
             now: see ``SuffixCache.expire``.
         """
         cutoff = self._store.clock.expiry_cutoff() if now is None else ExpiryCutoff.at(check_now(now))
-        outputs = 0
-        while count := self._expire_batch(now):
+        outputs, count = 0, 1
+        while count:
+            with self._close_guard.while_open(), self._removing():
+                count = len(self._store.expire(now))
             outputs += count
         with self._close_guard.while_open():
             return outputs + self.quotas.evictor.expire(self._catalog.stored(), cutoff)
 
-    def _expire_batch(self, now: float | None) -> int:
-        with self._close_guard.while_open():
-            try:
-                return len(self._store.expire(now))
-            finally:
-                self.finish_removals()
+    @contextmanager
+    def _removing(self) -> Iterator[None]:
+        """Remove the texts of outputs that the block deletes from the log, also if it fails."""
+        try:
+            yield
+        finally:
+            self.finish_removals()
 
     def finish_removals(self) -> None:
         """Wait until the texts of outputs deleted before this call are removed from the indexes."""

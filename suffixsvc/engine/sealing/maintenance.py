@@ -150,7 +150,7 @@ class Maintenance:
         index.index.release_segments()
         if self._paused(index):
             return
-        try:
+        with self._pausing(index):
             if index.segments.absent or any(each.segment.corrupt for each in index.sealed()):
                 with self.work() as sealer:
                     sealer.loader.repair(index)
@@ -159,12 +159,17 @@ class Maintenance:
             for each in index.sealed():
                 while not self._stopping and each.segment.correct_hubs(_CORRECTED_TEXTS):
                     pass
+            index.maintenance.not_before = index.maintenance.pause_seconds = 0.0
+
+    @contextmanager
+    def _pausing(self, index: NamespaceIndex) -> Iterator[None]:
+        """Pause the work on a namespace if the block fails."""
+        try:
+            yield
         except (SegmentCancelledError, StoreClosedError):
             raise
         except Exception as error:
             self._pause(index, error)
-        else:
-            index.maintenance.not_before = index.maintenance.pause_seconds = 0.0
 
     def _seal_or_merge(self, index: NamespaceIndex) -> bool:
         """Seal first; but with the maximum of segments merge as well, because under sustained writes there
@@ -203,12 +208,8 @@ class Maintenance:
             if enough or before * _SMALLEST_SHARE < self.batch_tokens or self._stopping:
                 return
             if not self._paused(index):
-                try:
+                with self._pausing(index):
                     self._seal(index)
-                except (SegmentCancelledError, StoreClosedError):
-                    raise
-                except Exception as error:
-                    self._pause(index, error)
             hot -= before - index.hot_tokens
 
     def _paused(self, index: NamespaceIndex) -> bool:
