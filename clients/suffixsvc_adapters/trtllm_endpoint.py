@@ -15,9 +15,7 @@ to an invalid request is 400 with the reason; after a failure of the cache it is
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
-import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -36,6 +34,7 @@ from suffixsvc.runtime.server_lifecycle import (
     stop_signal,
     write_ready_file,
 )
+from suffixsvc.transport.loopback import require_loopback
 from suffixsvc.values import as_token_array
 from suffixsvc_adapters.backends import AdapterSettings, open_tracker, read_settings
 from suffixsvc_adapters.tracking.adapter_base import AdapterBase
@@ -79,7 +78,7 @@ class DraftEndpoint(AdapterBase):
     ) -> None:
         self.tracker: SessionTracker = tracker
         if not insecure_network:
-            _require_loopback(host, port)
+            require_loopback(host, port, "read stored outputs")
         try:
             self._server = _Server((host, port), tracker, max_connections)
         except OSError as error:
@@ -239,23 +238,6 @@ def _int_field(request: dict[str, Any], name: str, minimum: int) -> int | None:
     if value is not None and (type(value) is not int or value < minimum):
         raise InvalidInputError(f'"{name}" must be an int >= {minimum}', got=repr(value)[:80])
     return value
-
-
-def _require_loopback(host: str, port: int) -> None:
-    try:
-        found = socket.getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise ListenError(
-            f"cannot listen on {host}:{port}", expected="a host of this machine", got=str(error)[:200]
-        ) from None
-    for *_, address in found:
-        if not ipaddress.ip_address(address[0]).is_loopback:
-            raise ListenError(
-                f"refusing to listen on {host}:{port}: clients that reach it can read stored outputs",
-                expected="a loopback address such as 127.0.0.1",
-                got=str(address[0]),
-                remedy="Pass --insecure-network if the network is trusted.",
-            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,6 @@ it binds its own; both are prevented here, before gRPC receives the address.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import stat
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 
 from suffixsvc.errors import ListenError
 from suffixsvc.frames import DIRECT_SUFFIX
+from suffixsvc.transport.loopback import require_loopback, resolve
+from suffixsvc.transport.peer_credentials import socket_path
 
 #: sun_path holds 108 bytes including the terminating zero
 MAX_UNIX_PATH_BYTES = 107
@@ -48,7 +49,7 @@ Address = UnixAddress | TcpAddress
 def parse_address(text: str) -> Address:
     """Parse ``unix:PATH`` or ``HOST:PORT``. ListenError for anything else."""
     if text.startswith("unix:"):
-        path = os.path.abspath(text.removeprefix("unix:").removeprefix("//"))  # unix:///run is unix:/run
+        path = socket_path(text)
         size = len(os.fsencode(path))
         if text == "unix:" or size > MAX_UNIX_PATH_BYTES:
             raise ListenError(
@@ -116,7 +117,7 @@ def prepare(address: Address, *, insecure_network: bool = False) -> None:
             _clear_stale_socket(direct)
     else:
         if not insecure_network:
-            _require_loopback(address)
+            require_loopback(address.host, address.port, "use every namespace")
         _require_free_port(address)
 
 
@@ -158,29 +159,10 @@ def _has_listener(path: str) -> bool:
         return True
 
 
-def _resolve(address: TcpAddress) -> list[tuple[socket.AddressFamily, str]]:
-    try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid DNS name
-        raise listen_error(address, "a host of this machine", str(error)[:200]) from None
-    return [(family, str(sockaddr[0])) for family, _, _, _, sockaddr in found]
-
-
-def _require_loopback(address: TcpAddress) -> None:
-    for _, ip in _resolve(address):
-        if not ipaddress.ip_address(ip.partition("%")[0]).is_loopback:
-            raise ListenError(
-                f"cannot listen on {address}: every host that reaches it could use every namespace",
-                expected="a loopback address such as 127.0.0.1, or a unix socket",
-                got=ip,
-                remedy="Pass --insecure-network if the network is trusted.",
-            )
-
-
 def _require_free_port(address: TcpAddress) -> None:
     if address.port == 0:
         return
-    for family, ip in _resolve(address):
+    for family, ip in resolve(address.host, address.port):
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             # without this a port with connections in TIME_WAIT would look busy
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
