@@ -132,12 +132,6 @@ class StoreClock:
             left_us = self._grace_us - self._elapsed_us()
             return max(0, left_us) / _MICROSECONDS if self._correction_us is None else 0.0
 
-    @property
-    def correction_seconds(self) -> float:
-        """Seconds by which the gap was reduced at the end of the grace period."""
-        with self._lock:
-            return (self._correction_us or 0) / _MICROSECONDS
-
     def reading(self) -> ClockReading:
         """Return the reading to be stored.
 

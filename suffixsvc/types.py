@@ -139,7 +139,6 @@ class StoreStats:
     payloads: int
     tokens: int
     bytes_used: int
-    bytes_limit: int
     last_lsn: int
     expiry_grace_seconds: float = 0.0  #: remainder of the grace period of :mod:`suffixsvc.clock`
     reopened: int = 0  #: times that the file was opened again after an I/O error

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from suffixsvc.clock import ExpiryCutoff, StoreClock
-from suffixsvc.config import validate_uuid
 from suffixsvc.errors import StoreError, StoreFullError, SuffixError
 from suffixsvc.store.records.keys import state_key
 from suffixsvc.store.records.table_records import decode_state
@@ -53,17 +52,15 @@ class Store(ABC):
 
     Args:
         log: the open log.
-        limit_bytes: its size limit.
         clock: stamps occurrences; their TTL is counted in it.
     """
 
     #: whether a large append takes several transactions
     _appends_in_slices = True
 
-    def __init__(self, log: Log, limit_bytes: int, clock: StoreClock) -> None:
+    def __init__(self, log: Log, clock: StoreClock) -> None:
         self._log = log
         self._scans = Scans(log)
-        self._limit = limit_bytes
         #: the last output when the store was opened
         self._opened_lsn = log.snapshot.counters.last_lsn
         self.clock = clock
@@ -218,21 +215,6 @@ class Store(ABC):
         with self._log.read() as view:
             return view.lsns(view.names.require(namespace), first, last, limit)
 
-    @property
-    def node_id(self) -> int:
-        """64 random bits drawn when the store was created: rows carry the node that wrote them.
-
-        0: the folder is of a release without node ids, and had no space for one.
-        """
-        return self._log.snapshot.node_id
-
-    def find(self, namespace: str, uuid: bytes) -> OutputId | None:
-        """The id of the output with this uuid, or None."""
-        validate_uuid(uuid)
-        with self._log.read() as view:
-            record = view.find(view.names.require(namespace), uuid)
-            return None if record is None else record.lsn
-
     def incomplete(self, session_id: str) -> list[IncompleteOutput]:
         """Incomplete outputs of sessions with this id, in id order. The cost is independent of the size of
         the store."""
@@ -384,7 +366,6 @@ class Store(ABC):
             payloads=counters.payloads,
             tokens=counters.tokens,
             bytes_used=self._log.disk_bytes(),
-            bytes_limit=self._limit,
             last_lsn=counters.last_lsn,
             expiry_grace_seconds=self.clock.grace_seconds,
         )

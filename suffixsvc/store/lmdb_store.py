@@ -98,7 +98,7 @@ class LmdbStore(Store):
             sync_point=self._sync_point,
         )
         store_clock = StoreClock(environment.stored_clock, grace_seconds=grace_seconds, source=source)
-        super().__init__(environment, limit_bytes, store_clock)
+        super().__init__(environment, store_clock)
         with environment.read() as view:
             has_grace_outputs = view.any_expired_in_gap(store_clock.expiry_cutoff())
         self._report_gap(has_grace_outputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -48,9 +47,8 @@ class MemoryStore(Store):
         limit_bytes: int = Limits().max_store_bytes,
         clock: SystemTime | None = None,
     ) -> None:
-        super().__init__(_MemoryLog(limit_bytes), limit_bytes, StoreClock(grace_seconds=0.0, source=clock))
-        node_id = secrets.randbits(64) or 1
-        self._call(lambda view: view.put_schema(self.clock.now_us(), node_id))
+        super().__init__(_MemoryLog(limit_bytes), StoreClock(grace_seconds=0.0, source=clock))
+        self._call(lambda view: view.put_schema(self.clock.now_us()))
 
     def _submit(self, operation: Operation[T]) -> Future[T]:
         return self._log.submit(operation, self._scans.record_deletions)

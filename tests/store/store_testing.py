@@ -79,9 +79,21 @@ def scan_ids(store: Store, namespace: str | None = None, from_lsn: int = 0) -> l
     return [stored.output_id for stored in store.scan(namespace, from_lsn=from_lsn)]
 
 
+def node_id_of(store: Store) -> int:
+    """Return the id that the store's rows carry; 0 in a folder of an older schema."""
+    return store._log.snapshot.node_id
+
+
+def find(store: Store, namespace: str, uuid: bytes) -> int | None:
+    """Return the id of the output with this uuid, or None."""
+    with store._log.read() as view:
+        record = view.find(view.names.require(namespace), uuid)
+        return None if record is None else record.lsn
+
+
 def uuid_of(store: Store, output_id: int) -> bytes:
     """Return the uuid that the store generates for an output."""
-    return generated_uuid(store.node_id, output_id)
+    return generated_uuid(node_id_of(store), output_id)
 
 
 class Clock:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from store_testing import Clock, make_output, plain
+from store_testing import Clock, find, make_output, node_id_of, plain
 
 from suffixsvc.errors import InvalidInputError, ManifestError, UnknownNamespaceError, UnknownOutputError
 from suffixsvc.store import LmdbStore, MemoryStore
@@ -116,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
         for output_id, output in zip(ids, batch, strict=True):
             if output_id > self.last:
                 self.rows[output_id] = (self.clock.now, plain(output))
-                uuid = output.uuid or generated_uuid(self.store.node_id, output_id)
+                uuid = output.uuid or generated_uuid(node_id_of(self.store), output_id)
                 self.identities[output_id] = uuid, output.session_id
                 self.last = output_id
 
@@ -124,7 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Return the expected ids of an append; None if a uuid names another output or is reserved."""
         named = {(self.rows[i][1]["namespace"], uuid): i for i, (uuid, _) in self.identities.items()}
         contents = {i: output["token_ids"] for i, (_, output) in self.rows.items()}
-        coming = {generated_uuid(self.store.node_id, self.last + n) for n in range(1, 10)}
+        coming = {generated_uuid(node_id_of(self.store), self.last + n) for n in range(1, 10)}
         ids = []
         last = self.last
         for output in batch:
@@ -150,7 +150,7 @@ class StoreMachine(RuleBasedStateMachine):
         output_id = data.draw(st.integers(1, self.last + 2))
         row = self.rows.get(output_id)
         tokens = row[1]["token_ids"] if row is not None and same else [77, 7]
-        uuid = generated_uuid(self.store.node_id, output_id)
+        uuid = generated_uuid(node_id_of(self.store), output_id)
         self.append([make_output(tokens, namespace=namespace, uuid=uuid)])
 
     @rule(data=st.data())
@@ -292,14 +292,14 @@ class StoreMachine(RuleBasedStateMachine):
         left: dict[str, list[IncompleteOutput]] = {session: [] for session in SESSIONS if session}
         for output_id, (uuid, session) in self.identities.items():
             row = self.rows[output_id][1]
-            assert self.store.find(row["namespace"], uuid) == output_id
+            assert find(self.store, row["namespace"], uuid) == output_id
             if row["incomplete"] and session:
                 left[session].append(IncompleteOutput(output_id, row["namespace"], uuid))
         assert {session: self.store.incomplete(session) for session in left} == left
         named = {(self.rows[i][1]["namespace"], uuid) for i, (uuid, _) in self.identities.items()}
         for path in self.paths:
             for uuid in set(UUIDS) - {b""}:
-                assert (self.store.find(path, uuid) is not None) == ((path, uuid) in named)
+                assert (find(self.store, path, uuid) is not None) == ((path, uuid) in named)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):

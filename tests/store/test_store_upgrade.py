@@ -9,7 +9,7 @@ from typing import Any
 
 import lmdb
 import pytest
-from store_testing import NS, UUID, golden_folder, make_output, plain_stored, uuid_of
+from store_testing import NS, UUID, find, golden_folder, make_output, node_id_of, plain_stored, uuid_of
 
 from suffixsvc.store import LmdbStore
 from suffixsvc.store.records import keys, table_records
@@ -26,20 +26,20 @@ def test_an_older_folder_is_upgraded_when_it_is_opened(tmp_path: Path, version: 
     """In one transaction: rows are unchanged, and have the uuids that would be generated for them."""
     folder = golden_folder(version, tmp_path / "old")
     store = LmdbStore(folder)
-    node = store.node_id
+    node = node_id_of(store)
     assert node > 0
     rows = list(store.scan())
     assert rows
     assert [stored.output.uuid for stored in rows] == [uuid_of(store, s.output_id) for s in rows]
-    assert [store.find(s.output.namespace, s.output.uuid) for s in rows] == [s.output_id for s in rows]
+    assert [find(store, s.output.namespace, s.output.uuid) for s in rows] == [s.output_id for s in rows]
     assert {stored.output.session_id for stored in rows} == {""}
     (new,) = store.append([make_output([5], namespace=path, uuid=UUID, session_id="s")]).result()
     store.forget(rows[0].output.namespace, rows[0].output_id)
     store.check()
     store.close()
     store = LmdbStore(folder)
-    assert store.node_id == node
-    assert store.find(path, UUID) == new
+    assert node_id_of(store) == node
+    assert find(store, path, UUID) == new
     store.check()
     store.close()
     with lmdb.open(str(folder), max_dbs=16, readonly=True, lib_version=0) as env, env.begin() as txn:
@@ -66,8 +66,8 @@ def test_a_folder_without_room_for_the_new_schema_is_served_as_it_is(
         patch.setattr(WriteView, "put_schema", no_room)
         store = LmdbStore(folder, limit_bytes=8 << 20)
     assert [plain_stored(stored) for stored in store.scan()] == expected
-    assert store.node_id == 0
-    assert store.find(path, UUID) is None
+    assert node_id_of(store) == 0
+    assert find(store, path, UUID) is None
     ids = store.append([make_output([n], namespace=path, uuid=UUID, session_id="s") for n in (1, 2)]).result()
     assert repeated_in(ids) == []
     assert [store.get(n).output.uuid for n in ids] == [b"", b""]
@@ -78,7 +78,7 @@ def test_a_folder_without_room_for_the_new_schema_is_served_as_it_is(
     store.check()
     store.close()
     store = LmdbStore(folder)  # with room for it
-    assert store.node_id > 0
+    assert node_id_of(store) > 0
     store.check()
     store.close()
 
@@ -110,7 +110,7 @@ def test_a_kill_in_the_middle_of_an_upgrade(
         for _ in range(2):
             store = LmdbStore(folder)
             assert [plain_stored(stored) for stored in store.scan()] == expected
-            assert store.node_id > 0
+            assert node_id_of(store) > 0
             store.check()
             store.close()
         if status != -signal.SIGKILL:

@@ -288,6 +288,6 @@ def _headers(raw: bytes, stride: int, pages: Numbers, kind: int) -> npt.NDArray[
     fields["count"] = "<u4", 12  # of overflow pages, instead of the two bounds
     formats, offsets = zip(*fields.values(), strict=True)
     layout = {"names": [*fields], "formats": formats, "offsets": offsets, "itemsize": stride}
-    heads = np.frombuffer(raw, np.dtype(layout))  # type: ignore[call-overload]  # a dict with strides
+    heads: npt.NDArray[Any] = np.frombuffer(raw, np.dtype(layout))  # type: ignore[call-overload]  # a dict of columns
     _require((heads["page"] == pages.astype(np.uint64)).all() and (heads["flags"] == kind).all())
     return heads

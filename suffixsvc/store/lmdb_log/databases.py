@@ -5,7 +5,6 @@ docs/format.md describes keys and values.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -135,11 +134,6 @@ def open_databases(env: lmdb.Environment, path: str) -> tuple[Handles, int, int]
         if flags:
             raise corrupt(f"{path}: database {name!r} has unexpected flags", got=", ".join(flags))
     return handles, schema, created_us
-
-
-def new_node_id() -> int:
-    """Return 64 random bits, not all zero."""
-    return secrets.randbits(64) or 1
 
 
 def _foreign(path: str, why: str) -> StoreForeignError:

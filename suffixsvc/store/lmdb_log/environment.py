@@ -32,13 +32,7 @@ from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.files import datafile
 from suffixsvc.store.files.folder import DATA_FILE, FULL_ERRNOS, FolderLock, disk_error
 from suffixsvc.store.files.meta_journal import MetaBeforeImage, MetaJournal
-from suffixsvc.store.lmdb_log.databases import (
-    MAX_DATABASES,
-    LmdbTables,
-    create_missing,
-    new_node_id,
-    open_databases,
-)
+from suffixsvc.store.lmdb_log.databases import MAX_DATABASES, LmdbTables, create_missing, open_databases
 from suffixsvc.store.lmdb_log.lmdb_errors import store_error_of
 from suffixsvc.store.lmdb_log.read_write_lock import ReadWriteLock
 from suffixsvc.store.transactions.read_view import ReadView
@@ -195,7 +189,7 @@ class Environment:
     def upgrade(self, view: WriteView) -> None:
         """Create missing databases in the write transaction; :meth:`reload` follows the commit."""
         create_missing(self._env, cast("LmdbTables", view.tables).lmdb_txn)
-        view.put_schema(self._created_us, new_node_id())
+        view.put_schema(self._created_us)
 
     def reload(self) -> None:
         """Open the databases again after an upgrade, before the environment is shared with other threads."""
@@ -378,5 +372,5 @@ def _fill(env: lmdb.Environment, created_us: int) -> None:
     """Write the first transaction of a new data file."""
     with env.begin(write=True) as txn:
         view = WriteView(create_missing(env, txn), Snapshot())
-        view.put_schema(created_us, new_node_id())
+        view.put_schema(created_us)
         view.finish()

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace, validate_uuid
-from suffixsvc.errors import InvalidInputError, InvalidLabelsError, InvalidTokensError, UnknownOutputError
+from suffixsvc.errors import InvalidInputError, InvalidTokensError, UnknownOutputError
 from suffixsvc.store.records.framing import encode_text
 from suffixsvc.store.records.log_records import Payload, content_hash
 from suffixsvc.types import NamespaceRecord, NewOutput, TokenArray
@@ -40,10 +40,6 @@ def check_output(output: NewOutput) -> CheckedOutput:
     if len(tail) > PROMPT_TAIL_TOKENS:
         raise InvalidTokensError(f"prompt_tail must hold at most {PROMPT_TAIL_TOKENS} tokens", got=len(tail))
     labels = validate_labels(output.labels)
-    try:
-        "".join((*labels.keys(), *labels.values())).encode()
-    except UnicodeEncodeError:
-        raise InvalidLabelsError("labels must be valid Unicode without lone surrogates") from None
     ttl = output.ttl_seconds
     if type(ttl) is not int or not 0 <= ttl <= _MAX_TTL_SECONDS:
         raise InvalidInputError("ttl_seconds must be an integer in 0 .. 2**32 - 1", got=repr(ttl))

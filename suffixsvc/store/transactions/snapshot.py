@@ -62,7 +62,8 @@ class Snapshot:
     counters: table_records.Counters = field(default_factory=table_records.Counters)
     #: by namespace number; without those that have no segment
     manifests: Mapping[int, Manifest] = field(default_factory=dict)
-    #: id of the folder; 0 before schema 3
+    #: 64 random bits drawn when the store was created: rows carry the node that wrote them. 0 in a folder of
+    #: an older schema that had no space for one
     node_id: int = 0
 
 

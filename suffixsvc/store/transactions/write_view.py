@@ -6,6 +6,7 @@ its first write: then the other operations of its transaction need not be repeat
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -57,13 +58,16 @@ class WriteView(ReadView):
                 self.tables.put("meta", keys.CLOCK_KEY, table_records.encode_clock(reading))
             self.tables.put("meta", keys.COUNTERS_KEY, table_records.encode_counters(self.counters))
 
-    def put_schema(self, created_us: int, node_id: int) -> None:
-        """Write schema and node record: of a new folder, or of one whose new databases were just created."""
+    def put_schema(self, created_us: int) -> None:
+        """Write schema and node record: of a new folder, or of one whose new databases were just created.
+
+        The node id is 64 random bits, not all zero.
+        """
         self.put(
             "meta", keys.SCHEMA_KEY, table_records.encode_schema(table_records.SCHEMA_VERSION, created_us)
         )
-        self.put("meta", keys.NODE_KEY, table_records.encode_node(node_id))
-        self.node_id = node_id
+        self.node_id = secrets.randbits(64) or 1
+        self.put("meta", keys.NODE_KEY, table_records.encode_node(self.node_id))
 
     # --- namespaces and states ----------------------------------------------------------------------------
 
