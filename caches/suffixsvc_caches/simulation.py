@@ -138,7 +138,6 @@ def read_token_logs(
     report: ReadReport,
     *,
     max_tokens: int = 0,
-    on_bytes: Callable[[int], None] | None = None,
 ) -> dict[str, list[TokenCall]]:
     """Read logs as token ids into memory.
 
@@ -148,7 +147,6 @@ def read_token_logs(
         tokenizer: for texts; None for logs of token ids.
         report: receives counts and faults.
         max_tokens: stop after this many response tokens of all logs; 0 = no limit.
-        on_bytes: called with the bytes of the current log that are read.
 
     Raises:
         InvalidInputError, TokenizerMismatchError: as :func:`token_calls` and ``find_logs``.
@@ -157,7 +155,7 @@ def read_token_logs(
     left = max_tokens or float("inf")
     for file in find_logs(paths, options):
         calls = logs.setdefault(str(file.path), [])
-        for call in token_calls(file, options, tokenizer, report, on_bytes):
+        for call in token_calls(file, options, tokenizer, report):
             if left <= 0:
                 break
             calls.append(call)
@@ -166,11 +164,7 @@ def read_token_logs(
 
 
 def token_calls(
-    file: LogFile,
-    options: ReadOptions,
-    tokenizer: Tokenizer | None,
-    report: ReadReport,
-    on_bytes: Callable[[int], None] | None = None,
+    file: LogFile, options: ReadOptions, tokenizer: Tokenizer | None, report: ReadReport
 ) -> Iterator[TokenCall]:
     """Yield the calls of a log as token ids; prompts are empty unless ``options.want_prompt``.
 
@@ -178,7 +172,7 @@ def token_calls(
         InvalidInputError: the log has texts, and there is no tokenizer.
         TokenizerMismatchError: the log has ids of another tokenizer. Errors of ``read_calls``.
     """
-    calls = read_calls(file, options, report, on_bytes)
+    calls = read_calls(file, options, report)
     while batch := list(islice(calls, _BATCH)):
         for call in batch:
             if tokenizer is None:

@@ -16,14 +16,11 @@ from typing import Any
 __all__: list[str] = []
 
 
-def make(path: str, tokens: int, seed: int, first: int = 0) -> dict[str, Any]:
-    """Write a log of synthetic token ids; ``first`` skips that many tokens of the stream."""
-    from suffixsvc_bench.build.texts import OUTPUT_TOKENS, synthetic_outputs, write_ids  # noqa: PLC0415
+def make(path: str, tokens: int, seed: int) -> dict[str, Any]:
+    """Write a log of synthetic token ids."""
+    from suffixsvc_bench.build.texts import synthetic_outputs, write_ids  # noqa: PLC0415
 
-    responses = synthetic_outputs(first + tokens, seed)
-    for _ in range(first // OUTPUT_TOKENS):
-        next(responses)
-    return {"tokens": write_ids(Path(path), responses)}
+    return {"tokens": write_ids(Path(path), synthetic_outputs(tokens, seed))}
 
 
 def count(path: str, lowest: int, highest: int, memory: int, folder: str) -> dict[str, Any]:

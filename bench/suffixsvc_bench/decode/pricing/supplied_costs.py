@@ -222,13 +222,13 @@ class _SimulatedModel:
     def draft(self, new_token_ids: Sequence[int], query: QueryLayer) -> Draft:
         session, costs = self._layer.session, self._costs
         until = time.monotonic() + _ANSWER_TIMEOUT_SECONDS
-        missing = session.counts.late + session.counts.busy
+        missing = session.late + session.busy
         draft = self._layer.draft(new_token_ids, query)
         while query.budget > 0 and not len(draft) and time.monotonic() < until:
-            if not session.reading and session.counts.late + session.counts.busy == missing:
+            if not session.reading and session.late + session.busy == missing:
                 break  # an empty draft is its answer
             time.sleep(_PAUSE_SECONDS)
-            missing = session.counts.late + session.counts.busy
+            missing = session.late + session.busy
             draft = self._layer.draft((), query)
         self._unread += len(new_token_ids)
         if query.budget > 0:
