@@ -76,7 +76,7 @@ def test_a_vocabulary_in_another_order(tmp_path: Path) -> None:
             assert result.stats.acceptance_rate == 1.0
             assert result.stats.mat > 4
             assert result.stats.evidence["draft-model"].output_tokens == result.stats.accepted
-            assert layer.session.counts.late == 0
+            assert layer.session.late == 0
             # the next call of the same agent: what both prompts share stays on the worker
             longer = [*prompt, *plain.token_ids[:20], *b" more"]
             again = generate(target, longer, FIRST_MATCH, [layer], max_tokens=20, curve=CURVE)

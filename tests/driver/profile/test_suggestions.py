@@ -183,5 +183,5 @@ def test_suggestions_over_the_wire(
         assert again.token_ids.tolist() == first.token_ids.tolist()
         more = hinted.draft(4, PATIENT, first.token_ids.tolist(), [*continued.token_ids.tolist()[:2], 9999])
         assert more.token_ids.tolist() == continued.token_ids.tolist()
-        assert hinted.counts.failures == 0
+        assert hinted.failures == 0
     server.stop()

@@ -57,7 +57,7 @@ def test_malformed_replies_are_empty_drafts(session: WorkerSession, script: Scri
     script.complete = NONSENSE[what]
     assert len(session.draft(3, PATIENT)) == 0
     assert isinstance(session.last_error, ProtocolError)
-    assert session.counts.failures == 1
+    assert session.failures == 1
     script.complete = good
     assert len(session.draft(3, PATIENT)) == 3
 
@@ -119,7 +119,7 @@ def test_a_slow_server(session: WorkerSession, script: ScriptedLlama) -> None:
     assert session.broken
     assert len(session.draft(3, PATIENT)) == 0  # left alone for a while
     assert time.monotonic() - before < PATIENT / 2
-    assert (session.counts.late, session.counts.failures) == (2, 0)
+    assert (session.late, session.failures) == (2, 0)
     script.complete = good
     connections = script.connections
     assert ask_again(session).token_ids.tolist() == [65, 65, 65]
@@ -145,7 +145,7 @@ def test_an_answer_that_is_a_little_late(session: WorkerSession, script: Scripte
     connections = script.connections
     script.complete = good
     assert session.draft(3, PATIENT).token_ids.tolist() == [65, 65, 65]
-    assert (session.counts.late, session.counts.failures, script.connections) == (1, 0, connections)
+    assert (session.late, session.failures, script.connections) == (1, 0, connections)
 
 
 def test_comparing_may_take_longer_than_a_draft(session: WorkerSession, script: ScriptedLlama) -> None:
@@ -163,11 +163,11 @@ def test_comparing_may_take_longer_than_a_draft(session: WorkerSession, script: 
 
     script.answer = gated  # type: ignore[method-assign]  # a slow one
     script.complete = lambda body: (200, echo(body, [65] * body["n_predict"]))
-    until(lambda: session.draft(3, 0.001) is not None and session.counts.late > 5)
-    failures = session.counts.failures
+    until(lambda: session.draft(3, 0.001) is not None and session.late > 5)
+    failures = session.failures
     gate.set()
     assert len(ask_again(session)) == 3
-    assert session.counts.failures == failures
+    assert session.failures == failures
 
 
 def test_a_server_that_drips(session: WorkerSession, script: ScriptedLlama) -> None:
@@ -180,7 +180,7 @@ def test_a_server_that_drips(session: WorkerSession, script: ScriptedLlama) -> N
 
     script.complete = drip
     assert len(session.draft(3, 0.05)) == 0
-    assert session.counts.late == 1
+    assert session.late == 1
     stop.set()
 
 
@@ -207,4 +207,4 @@ def test_generation_with_a_hostile_server(
         )
         layer.close()
     assert result.token_ids == plain.token_ids
-    assert layer.session.counts.failures > 1
+    assert layer.session.failures > 1

@@ -91,7 +91,7 @@ def test_a_long_text_is_sent_ahead(session: WorkerSession, script: ScriptedLlama
     until(script.completions)
     assert [body["n_predict"] for body in script.completions()] == [0]
     assert len(ask_again(session, 4)) == 4
-    assert (session.counts.late, session.counts.failures) == (0, 0)
+    assert (session.late, session.failures) == (0, 0)
 
 
 def test_p_min_and_tokens_without_a_probability(
@@ -146,7 +146,7 @@ def test_a_connection_that_the_server_closed_meanwhile(session: WorkerSession, s
     script.complete = good
     for _ in range(3):
         assert len(session.draft(3, PATIENT)) == 3
-    assert (session.counts.failures, session.counts.late) == (0, 0)
+    assert (session.failures, session.late) == (0, 0)
 
 
 def test_a_restart_with_another_model(
@@ -195,7 +195,7 @@ def test_a_server_that_never_answers(vocabulary: Vocabulary) -> None:
             session = client.open_session()
             session.set_text([1, 2])
             assert len(session.draft(3, 0.02)) == 0
-            assert session.counts.late == 1
+            assert session.late == 1
 
 
 @pytest.mark.parametrize("missing", ["models", "n_vocab", "pieces", "key"])

@@ -134,9 +134,9 @@ def test_a_late_answer_is_dropped_and_the_text_caught_up(
     session = client.open_session(p_min=0.0)
     session.set_text([70, 71, 72])
     gate.enter(session)
-    late = session.counts.late
+    late = session.late
     assert len(session.draft(4, PATIENT)) == 0  # still outstanding: not even asked
-    assert session.counts.late == late + 1
+    assert session.late == late + 1
     session.append([73])
     gate.open.set()
     assert patient_draft(session, 4) == expected
@@ -235,10 +235,10 @@ def test_sessions_side_by_side_whatever_happens_to_them(
                 seconds = 1e-4 if rng.random() < 0.2 else PATIENT
                 draft = session.draft(4, seconds, chain)
                 asked.append((seed, text + chain, draft.token_ids.tolist()))
-            assert session.counts.failures == 0, session.last_error
+            assert session.failures == 0, session.last_error
             patient_draft(session, 4)
             session.close()
-            return session.counts.late
+            return session.late
 
     with ThreadPoolExecutor(3) as threads:
         late = list(threads.map(drive, range(3)))
@@ -266,7 +266,7 @@ def test_busy_has_no_side_effects(
         answer = threads.submit(patient_draft, first, 3)
         assert gate.entered.wait(PATIENT)
         assert len(second.draft(3, PATIENT)) == 0
-        assert second.counts.busy == 1
+        assert second.busy == 1
         assert engine.length(second.session_id) == 0
         # a request whose client prefers to wait
         patient = client.open_session(p_min=0.0, wait_seconds=PATIENT)

@@ -204,8 +204,8 @@ def test_a_session_leaves_a_busy_worker(folder: str, tiny_model: Path, vocabular
             until(lambda: states(pool)[1] is WorkerState.USABLE)
             assert len(drafting(session)) == 3
             assert session.address == good
-            assert session.counts.busy >= 7
-            assert session.counts.failures == 0
+            assert session.busy >= 7
+            assert session.failures == 0
             assert states(pool) == [WorkerState.USABLE, WorkerState.USABLE]
         session.close()
 
@@ -232,7 +232,7 @@ def test_a_session_leaves_a_slow_worker(folder: str, tiny_model: Path, vocabular
             assert len(session.draft(3, 0.01)) == 0
         assert session.address == good
         assert len(drafting(session)) == 3
-        assert session.counts.late == 4
+        assert session.late == 4
         release.set()
         session.close()
 

@@ -92,7 +92,7 @@ def test_the_draft_worker_command(tiny_model: Path, socket_path: str, tmp_path: 
             layer = DraftModelLayer(client, target.model.vocabulary, p_min=0.0, timeout_seconds=1.0)
 
             def kill_early(_step: object) -> None:
-                if process.poll() is None and layer.session.counts.late == 0:
+                if process.poll() is None and layer.session.late == 0:
                     os.kill(process.pid, signal.SIGKILL)
                     process.wait()
 

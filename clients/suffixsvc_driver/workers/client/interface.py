@@ -39,7 +39,6 @@ class WorkerDescription:
     checks: int = 0
 
 
-@dataclass(slots=True)
 class SessionCounts:
     """Counters of a session.
 
@@ -49,9 +48,8 @@ class SessionCounts:
         failures: broken channels, malformed replies and refusals.
     """
 
-    late: int = 0
-    busy: int = 0
-    failures: int = 0
+    def __init__(self) -> None:
+        self.late = self.busy = self.failures = 0
 
 
 class DraftSession(Protocol):
@@ -59,11 +57,14 @@ class DraftSession(Protocol):
 
     Any failure (timeout, busy, restarted, unreachable, malformed reply) is an empty draft, counted; the
     worker gets the missing text later. Used by one thread at a time.
+
+    Attributes:
+        late, busy, failures: see :class:`SessionCounts`.
     """
 
-    @property
-    def counts(self) -> SessionCounts:
-        """Queries without a draft, and failures."""
+    late: int
+    busy: int
+    failures: int
 
     @property
     def reading(self) -> bool:

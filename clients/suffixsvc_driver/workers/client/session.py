@@ -46,18 +46,18 @@ _LOST_SECONDS: Final = 10.0
 _LOST_FACTOR: Final = 2.0
 
 
-class WorkerSession:
+class WorkerSession(SessionCounts):
     """See :class:`~suffixsvc_driver.workers.client.interface.DraftSession`.
 
     Args:
         open_channel: starts a channel to the worker; never blocks.
         speed: returns the worker's seconds per drafted token.
         on_failure: called with every error that counts as a failure.
-        counts: counters to continue; None for new ones.
+        counts: counters of the session that this one belongs to; None = its own.
         options: fields of every :class:`WorkerRequest`: ``p_min``, ``top_k``, ``wait_seconds``.
 
     Attributes:
-        counts, last_error: see the protocol.
+        late, busy, failures, last_error: see the protocol.
         refused: the worker refused this text (too long, or invalid).
         failed_queries: consecutive queries without a valid reply: late, busy or failed.
     """
@@ -72,6 +72,7 @@ class WorkerSession:
         counts: SessionCounts | None = None,
         **options: Any,
     ) -> None:
+        super().__init__()
         self._new_channel, self._speed, self._on_failure = open_channel, speed, on_failure
         self._clock = clock
         #: on the worker
@@ -91,7 +92,7 @@ class WorkerSession:
         self.refused = False
         self._retry_at = 0.0
         self._backoff = _BACKOFF_SECONDS[0]
-        self.counts = SessionCounts() if counts is None else counts
+        self._counts: SessionCounts = self if counts is None else counts
         self.failed_queries = 0
         self.last_error: SuffixError | None = None
 
@@ -235,7 +236,7 @@ class WorkerSession:
         if reply is None:
             return Draft.empty()
         if reply.busy:
-            self.counts.busy += 1
+            self._counts.busy += 1
             self.failed_queries += 1
             self._backoff = _BACKOFF_SECONDS[0]
             return Draft.empty()
@@ -269,11 +270,11 @@ class WorkerSession:
             self._drop(self._channel)
 
     def _record_late(self) -> None:
-        self.counts.late += 1
+        self._counts.late += 1
         self.failed_queries += 1
 
     def _record_failure(self, error: SuffixError) -> None:
-        self.counts.failures += 1
+        self._counts.failures += 1
         self.failed_queries += 1
         self.last_error = error
         self._on_failure(error)

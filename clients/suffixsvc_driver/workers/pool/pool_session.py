@@ -41,22 +41,22 @@ class WorkerSelector(Protocol):
         """Seconds per drafted token of the worker that a session would get; 0 if unknown."""
 
 
-class PoolSession:
+class PoolSession(SessionCounts):
     """See :class:`~suffixsvc_driver.workers.client.interface.DraftSession`.
 
     Attributes:
-        counts: on all its workers; see the protocol.
+        late, busy, failures: on all its workers; see the protocol.
         moves: number of moves from one worker to another.
         unserved: queries for which there was no worker.
     """
 
     def __init__(self, pool: WorkerSelector, options: Mapping[str, Any]) -> None:
+        super().__init__()
         self._pool = pool
         self._options = options
         self._entry: PoolEntry | None = None
         self._session: WorkerSession | None = None
         self._text: list[int] = []
-        self.counts = SessionCounts()
         self._past_error: SuffixError | None = None
         self._queries = 0
         self._move_after = 0
@@ -133,7 +133,7 @@ class PoolSession:
 
     def _attach(self, entry: PoolEntry) -> None:
         self._entry = entry
-        self._session = entry.worker.open_session(counts=self.counts, **self._options)
+        self._session = entry.worker.open_session(counts=self, **self._options)
         self._session.set_text(self._text)
         self.moves += self._served_before
         self._served_before = True
