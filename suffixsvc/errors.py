@@ -277,6 +277,15 @@ class MissingExtraError(SuffixError, ImportError):
         )
 
 
+def tokenizer_mismatch(
+    path: str, expected: str, got: str, remedy: str = "Use another namespace for this model."
+) -> TokenizerMismatchError:
+    """The error for a namespace that has another tokenizer than its caller."""
+    return TokenizerMismatchError(
+        f"namespace {path} holds tokens of another tokenizer", expected=expected, got=got, remedy=remedy
+    )
+
+
 def unknown_namespace(path: str, *, got: str | None = None) -> UnknownNamespaceError:
     """The error for a namespace that was never written to, or was deleted."""
     return UnknownNamespaceError(

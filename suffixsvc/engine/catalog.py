@@ -19,8 +19,8 @@ from suffixsvc.errors import (
     NamespaceInUseError,
     StoreError,
     StoreFullError,
-    TokenizerMismatchError,
     UnknownNamespaceError,
+    tokenizer_mismatch,
     unknown_namespace,
 )
 from suffixsvc.index import NamespaceIndex
@@ -204,11 +204,8 @@ class Catalog:
         if index is None or index.deleted:
             raise unknown_namespace(path)
         if index.tokenizer and tokenizer and index.tokenizer != tokenizer:
-            raise TokenizerMismatchError(
-                f"namespace {path!r} holds tokens of another tokenizer",
-                expected=tokenizer,
-                got=index.tokenizer,
-                remedy="Read only namespaces of the same tokenizer.",
+            raise tokenizer_mismatch(
+                path, tokenizer, index.tokenizer, "Read only namespaces of the same tokenizer."
             )
         return index
 
@@ -330,12 +327,7 @@ class Catalog:
 def _require_tokenizer(index: NamespaceIndex, tokenizer: str) -> None:
     """Raise TokenizerMismatchError if another tokenizer is bound to a namespace; "" goes with any."""
     if tokenizer and index.tokenizer and index.tokenizer != tokenizer:
-        raise TokenizerMismatchError(
-            f"namespace {index.path} holds tokens of another tokenizer",
-            expected=index.tokenizer,
-            got=tokenizer,
-            remedy="Use another namespace for this model.",
-        )
+        raise tokenizer_mismatch(index.path, index.tokenizer, tokenizer)
 
 
 def _being_deleted(path: str) -> StoreError:

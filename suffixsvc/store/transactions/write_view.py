@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from suffixsvc.clock import ClockReading, ExpiryCutoff
-from suffixsvc.errors import InvalidInputError, StoreError, TokenizerMismatchError
+from suffixsvc.errors import InvalidInputError, StoreError, tokenizer_mismatch
 from suffixsvc.store.records import keys, log_records, table_records
 from suffixsvc.store.records.framing import corrupt, encode_text
 from suffixsvc.store.records.validation import CheckedOutput, unknown_output
@@ -78,12 +78,7 @@ class WriteView(ReadView):
             if not record.tokenizer or record.tokenizer == known.tokenizer:
                 return NamespaceRecord(known.path, known.tokenizer)
             if known.tokenizer:
-                raise TokenizerMismatchError(
-                    f"namespace {record.path} holds tokens of another tokenizer",
-                    expected=known.tokenizer,
-                    got=record.tokenizer,
-                    remedy="Use another namespace for this model.",
-                )
+                raise tokenizer_mismatch(record.path, known.tokenizer, record.tokenizer)
             row = replace(known, tokenizer=record.tokenizer)
         elif record.path in self.names.deleting:
             raise StoreError(
