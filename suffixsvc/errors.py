@@ -286,6 +286,15 @@ def tokenizer_mismatch(
     )
 
 
+def namespace_being_deleted(path: str) -> StoreError:
+    """The error for a namespace whose deletion has begun."""
+    return StoreError(
+        f"namespace {path} is being deleted",
+        expected="an existing namespace, or a free path",
+        remedy="Retry after the deletion; delete it again if its deletion failed.",
+    )
+
+
 def unknown_namespace(path: str, *, got: str | None = None) -> UnknownNamespaceError:
     """The error for a namespace that was never written to, or was deleted."""
     return UnknownNamespaceError(

@@ -17,9 +17,9 @@ from suffixsvc.errors import (
     InvalidConfigError,
     LimitExceededError,
     NamespaceInUseError,
-    StoreError,
     StoreFullError,
     UnknownNamespaceError,
+    namespace_being_deleted,
     tokenizer_mismatch,
     unknown_namespace,
 )
@@ -123,7 +123,7 @@ class Catalog:
                 self._require_capacity()
                 index = self._create(path)
             if index.deleted:
-                raise _being_deleted(path)
+                raise namespace_being_deleted(path)
             _require_tokenizer(index, tokenizer)
         return index
 
@@ -148,7 +148,7 @@ class Catalog:
             try:
                 self.store(index)
             except UnknownNamespaceError:
-                raise _being_deleted(index.path) from None
+                raise namespace_being_deleted(index.path) from None
 
     def _require_capacity(self) -> None:
         if len(self) >= self._limits.max_namespaces:
@@ -328,11 +328,3 @@ def _require_tokenizer(index: NamespaceIndex, tokenizer: str) -> None:
     """Raise TokenizerMismatchError if another tokenizer is bound to a namespace; "" goes with any."""
     if tokenizer and index.tokenizer and index.tokenizer != tokenizer:
         raise tokenizer_mismatch(index.path, index.tokenizer, tokenizer)
-
-
-def _being_deleted(path: str) -> StoreError:
-    return StoreError(
-        f"namespace {path} is being deleted",
-        expected="an existing namespace, or a free path",
-        remedy="Retry after the deletion; delete it again if its deletion failed.",
-    )

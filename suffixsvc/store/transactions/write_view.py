@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from suffixsvc.clock import ClockReading, ExpiryCutoff
-from suffixsvc.errors import InvalidInputError, StoreError, tokenizer_mismatch
+from suffixsvc.errors import InvalidInputError, StoreError, namespace_being_deleted, tokenizer_mismatch
 from suffixsvc.store.records import keys, log_records, table_records
 from suffixsvc.store.records.framing import corrupt, encode_text
 from suffixsvc.store.records.validation import CheckedOutput, unknown_output
@@ -81,10 +81,7 @@ class WriteView(ReadView):
                 raise tokenizer_mismatch(record.path, known.tokenizer, record.tokenizer)
             row = replace(known, tokenizer=record.tokenizer)
         elif record.path in self.names.deleting:
-            raise StoreError(
-                f"namespace {record.path} is being deleted",
-                remedy="Try again when it is deleted; delete it again if its deletion failed.",
-            )
+            raise namespace_being_deleted(record.path)
         else:
             number = self.counters.last_namespace_id + 1
             row = table_records.NamespaceRow(number, record.path, record.tokenizer)
