@@ -125,7 +125,7 @@ def test_characters_of_several_tokens(
     session.set_text(text[:last])
     draft = ask(session)
     assert draft.token_ids.tolist() == reply["tokens"][: len(draft)] == [text[last]]
-    assert session.counts.failures == 0
+    assert session.failures == 0
     session.close()
     note(
         "llama-server",
@@ -149,7 +149,7 @@ def test_a_generation_with_it(server: RunningServer, target: LlamaTarget, tools:
         )
         layer.close()
     assert result.stats.acceptance_rate > 0.8
-    assert layer.session.counts.failures == 0
+    assert layer.session.failures == 0
     note(
         "llama-server",
         "as draft worker: a generation of 64 tokens with the same model as target",
@@ -179,7 +179,7 @@ def test_connections_that_the_server_closes(client: LlamaServerClient, target: L
     session.set_text([1000] * 5)
     for _ in range(220):
         assert len(session.draft(1, PATIENT)) == 1
-    assert (session.counts.late, session.counts.failures, session.counts.busy) == (0, 0, 0)
+    assert (session.late, session.failures, session.busy) == (0, 0, 0)
     session.close()
 
 
