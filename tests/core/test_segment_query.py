@@ -285,13 +285,26 @@ def test_building_and_merging_refuse_hubs_of_one_entry(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["one.seg"]
 
 
-@pytest.mark.parametrize("wrong", [5.5, -1, 2**64, "five", None])
-def test_outputs_to_forget_must_be_unsigned_ints(folder: Path, wrong: object) -> None:
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError("this value has no representation")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "got"),
+    [
+        *((wrong, repr(wrong)) for wrong in (5.5, -1, 2**64, "five", None)),
+        ("\ud800" * 100, "'" + "\\ud800" * 13 + "\\"),
+        (10**5000, "int"),  # Python prints no number of so many digits
+        (Unprintable(), "Unprintable"),
+    ],
+)
+def test_outputs_to_forget_must_be_unsigned_ints(folder: Path, wrong: object, got: str) -> None:
     segment = sealed(folder, [([1, 2, 3], 0, 5)])
     for outputs in ([wrong], [5, wrong]):
         with pytest.raises(InvalidInputError, match="outputs must be unsigned ints") as caught:
             segment.forget(outputs)  # type: ignore[arg-type]
-        assert caught.value.got == repr(wrong)
+        assert caught.value.got == got
     with pytest.raises(InvalidInputError, match="outputs must be unsigned ints"):
         Segment(segment.path, forgotten=[wrong])  # type: ignore[list-item]
     assert segment.outputs() == [5]

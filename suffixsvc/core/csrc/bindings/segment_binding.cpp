@@ -109,6 +109,14 @@ std::vector<float> time_drafts(const Segment& segment, std::span<const Token> te
     return seconds;
 }
 
+// An element of a list for an error message: at most 80 characters, or its type where it has no representation.
+std::string shown(nb::handle value) {
+    const nb::object text = nb::steal(PyObject_ASCII(value.ptr()));
+    if (text.is_valid()) return std::string(PyUnicode_AsUTF8(text.ptr())).substr(0, 80);
+    PyErr_Clear();
+    return Py_TYPE(value.ptr())->tp_name;
+}
+
 }  // namespace
 
 void suffixsvc::bind_segments(nb::module_& m) {
@@ -136,7 +144,7 @@ void suffixsvc::bind_segments(nb::module_& m) {
         std::vector<std::uint64_t> lsns;
         for (const nb::handle output : outputs)
             if (!nb::try_cast(output, lsns.emplace_back()))
-                throw FileFault::invalid("outputs must be unsigned ints", "", nb::repr(output).c_str());
+                throw FileFault::invalid("outputs must be unsigned ints", "", shown(output));
         return released([&] { return self.forget(lsns); });
     };
     nb::class_<Segment>(m, "Segment")

@@ -26,7 +26,6 @@
 #pragma once
 
 #include <cstdint>
-#include <iterator>
 
 #include "base/memory/epoch_guard.h"
 #include "base/memory/slab.h"

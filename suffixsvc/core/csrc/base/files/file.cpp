@@ -72,7 +72,8 @@ void File::sync() {
 }
 
 void File::close() {
-    if (::close(std::exchange(fd_, -1)) != 0) throw failed("close");
+    // interrupted by a signal, it has closed the descriptor; fsync has stored the data
+    if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) throw failed("close");
 }
 
 NewFile::NewFile(const FilePath& path, int flags, std::string name) : File(std::move(name)) {
