@@ -298,6 +298,7 @@ class Unprintable:
         (10**5000, "int"),  # Python prints no number of so many digits
         (Unprintable(), "Unprintable"),
     ],
+    ids=["float", "negative", "too large", "str", "None", "surrogates", "too many digits", "unprintable"],
 )
 def test_outputs_to_forget_must_be_unsigned_ints(folder: Path, wrong: object, got: str) -> None:
     segment = sealed(folder, [([1, 2, 3], 0, 5)])

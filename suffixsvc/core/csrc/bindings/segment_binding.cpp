@@ -109,7 +109,8 @@ std::vector<float> time_drafts(const Segment& segment, std::span<const Token> te
     return seconds;
 }
 
-// An element of a list for an error message: at most 80 characters, or its type where it has no representation.
+// An element of a list for an error message: at most 80 characters, or its type where it has no
+// representation.
 std::string shown(nb::handle value) {
     const nb::object text = nb::steal(PyObject_ASCII(value.ptr()));
     if (text.is_valid()) return std::string(PyUnicode_AsUTF8(text.ptr())).substr(0, 80);
