@@ -47,6 +47,7 @@ interceptor maps errors to statuses by it, and the client maps statuses to error
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Self
 
 
@@ -83,7 +84,9 @@ class SuffixError(Exception):
 
     def with_remedy(self, remedy: str) -> Self:
         """Return this error with another remedy."""
-        return type(self)(self.message, expected=self.expected, got=self.got, remedy=remedy)
+        same = copy.copy(self)
+        SuffixError.__init__(same, self.message, expected=self.expected, got=self.got, remedy=remedy)
+        return same
 
 
 class InvalidInputError(SuffixError, ValueError):

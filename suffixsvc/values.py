@@ -59,7 +59,8 @@ def as_token_array(value: TokenIds, name: str = "token_ids", *, checked: bool = 
     if array.dtype.kind not in "iu":
         raise _bad_tokens(name, "an integer dtype", str(array.dtype))
     # reductions of numpy take a microsecond each, for which every step waits
-    numbers = array.tolist() if array.size <= _SHORT_LIST else (array.min(), array.max())
+    short = array.size <= _SHORT_LIST and type(array) is np.ndarray
+    numbers = array.tolist() if short else (array.min(), array.max())
     low, high = int(min(numbers)), int(max(numbers))
     if low < 0 or high > MAX_TOKEN_ID:
         raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", low if low < 0 else high)

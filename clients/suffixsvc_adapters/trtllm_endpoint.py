@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -78,7 +79,7 @@ class DraftEndpoint(AdapterBase):
     ) -> None:
         self.tracker: SessionTracker = tracker
         if not insecure_network:
-            require_loopback(host, port, "read stored outputs")
+            require_loopback(host, port, "read stored outputs", socket.AF_INET)
         try:
             self._server = _Server((host, port), tracker, max_connections)
         except OSError as error:

@@ -9,6 +9,7 @@ the next call creates another channel, and the old one is closed when its last c
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -150,7 +151,9 @@ def _checked_target(target: str, peer: ExpectedPeer) -> str:
     host, _, port = text.rpartition(":")
     unix = text.startswith("unix:") and len(text) > len("unix:")
     number = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
-    if not (unix or (host and "/" not in host and number)):
+    # an IPv6 address, which alone has colons, stands in brackets
+    single = re.fullmatch(r"\[[^\s/\[\]]+\]|[^\s/\[\]:]+", host)
+    if not (unix or (single and number)):
         raise InvalidConfigError(
             f"the address of {peer.name} must be unix:PATH or HOST:PORT",
             got=repr(target)[:200],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,10 @@ def draft_of(tokens: list[int], parents: list[int], probs: list[float] | None = 
     )
 
 
+def without_lengths(tokens: list[int]) -> Draft:
+    return replace(draft_of(tokens, list(range(-1, len(tokens) - 1))), match_lens=np.empty(0, np.int32))
+
+
 def test_invalid_drafts_never_reach_an_engine() -> None:
     long = draft_of([1] * 10_000, list(range(-1, 9_999)))
     cases: list[tuple[object, bool, list[int], list[int]]] = [
@@ -98,6 +103,8 @@ def test_invalid_drafts_never_reach_an_engine() -> None:
         (draft_of([1, 1, 3, 4], [-1, -1, 1, 0]), True, [1, 4], [-1, 0]),  # twins
         (draft_of([1, 2, 3], [1, 2, 0]), True, [], []),
         (draft_of([1, 2, 3, 4, 5, 6], [-1, -1, 0, 1, -1, 4]), True, [1, 2, 3, 4], [-1, -1, 0, 1]),
+        (without_lengths([1, 2]), True, [1, 2], [-1, 0]),
+        (without_lengths([99, 1]), False, [], []),
         (None, False, [], []),
         ("draft", True, [], []),
     ]
@@ -106,6 +113,7 @@ def test_invalid_drafts_never_reach_an_engine() -> None:
         with SessionTracker(Hostile(answer), config) as tracker:  # type: ignore[arg-type]  # hostile
             draft = tracker.draft([1, 2, 3])
             assert (draft.token_ids.tolist(), draft.parents.tolist()) == (tokens, parents), answer
+            assert isinstance(answer, Draft) == (tracker.stats.failures == 0), answer
 
 
 def test_a_draft_ends_before_the_end_of_the_text(recording: RecordingNamespace) -> None:

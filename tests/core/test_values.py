@@ -84,3 +84,8 @@ def test_long_cost_curves_of_clients_are_not_kept() -> None:
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 8 << 20
+
+
+def test_a_masked_array_counts_as_its_data() -> None:
+    masked = np.ma.array([1, 2, 3], mask=[0, 1, 0], dtype=np.int32)
+    assert as_token_array(masked).tolist() == [1, 2, 3]

@@ -88,23 +88,24 @@ def recorder(path: Path | None, *, model: str, tokenizer: str) -> Iterator[Recor
     if path is None:
         yield lambda answer, pass_number: None
         return
+    lines: list[bytes] = []
+
+    def record(answer: Answer, pass_number: int) -> None:
+        call, result = answer.call, answer.result
+        recorded = RecordedCall(
+            session=call.question.key,
+            agent=call.agent.name,
+            turn=call.turn,
+            prompt=answer.prompt,
+            response=answer.text,
+            prompt_ids=result.prompt_ids,
+            token_ids=result.token_ids,
+            finish=str(result.finish),
+        )
+        meta = {"pass": pass_number, "question": call.question.text}
+        lines.append(recorded.line(dataset=DATASET, model=model, tokenizer=tokenizer, meta=meta).encode())
+
+    yield record
     packed = path.suffix == ".gz"
     with new_file(path, force=True) as file, gzip.open(file, "wb") if packed else nullcontext(file) as stream:
-
-        def record(answer: Answer, pass_number: int) -> None:
-            call, result = answer.call, answer.result
-            recorded = RecordedCall(
-                session=call.question.key,
-                agent=call.agent.name,
-                turn=call.turn,
-                prompt=answer.prompt,
-                response=answer.text,
-                prompt_ids=result.prompt_ids,
-                token_ids=result.token_ids,
-                finish=str(result.finish),
-            )
-            meta = {"pass": pass_number, "question": call.question.text}
-            line = recorded.line(dataset=DATASET, model=model, tokenizer=tokenizer, meta=meta)
-            stream.write(line.encode())
-
-        yield record
+        stream.writelines(lines)

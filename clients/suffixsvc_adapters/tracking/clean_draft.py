@@ -43,12 +43,13 @@ def clean_draft(
         if len(position_of) <= budget and token not in stop_before and parent in position_of:
             position_of[i] = len(position_of) - 1
     kept = list(position_of)[1:]
+    match_len = int(draft.match_lens[0]) if len(draft.match_lens) else 0
     return Draft(
         np.array([valid.token_ids[i] for i in kept], np.int32),
         np.array([position_of[parents[i]] for i in kept], np.int32),
         np.array([valid.raw_probs[i] for i in kept], np.float32),
         np.array([valid.sources[i] for i in kept], np.uint8),
-        np.full(len(kept), int(draft.match_lens[0]), np.int32),
+        np.full(len(kept), match_len, np.int32),
     )
 
 

@@ -253,6 +253,9 @@ def test_special_tokens_outside_the_vocabulary(
         "localhost",
         "localhost:0",
         "host:99999",
+        "a b:80",
+        "ipv4:1.2.3.4:80",
+        "::1:80",
         "unix:",
         "https://host:1",
         "http://host",
@@ -261,7 +264,7 @@ def test_special_tokens_outside_the_vocabulary(
     ],
 )
 def test_addresses(address: str) -> None:
-    with pytest.raises(InvalidConfigError, match="address"):
+    with pytest.raises(InvalidConfigError, match=r"address.*http://HOST:PORT"):
         connect(address)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from suffixsvc.errors import InvalidConfigError
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 from suffixsvc_driver.workers.client.single import SingleWorker
 from suffixsvc_driver.workers.llama_server.worker import LlamaServerClient
@@ -17,4 +18,9 @@ def connect(address: str) -> SingleWorker:
     Raises:
         InvalidConfigError: another form.
     """
-    return LlamaServerClient(address) if "://" in address else DraftWorkerClient(address)
+    if "://" in address:
+        return LlamaServerClient(address)
+    try:
+        return DraftWorkerClient(address)
+    except InvalidConfigError as error:
+        raise error.with_remedy("The address of a llama-server is http://HOST:PORT.") from None
