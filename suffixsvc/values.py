@@ -134,7 +134,8 @@ def _numbers(cost: VerifyCost) -> npt.NDArray[np.float64]:
         given = np.asarray(cost)
         mixed = given.dtype.kind == "O"
         if given.dtype.kind in "iuf" or (mixed and not any(isinstance(x, _NOT_NUMBERS) for x in given.flat)):
-            return given.astype(np.float64)
+            with np.errstate(invalid="ignore"):  # a signalling NaN, which is refused as any NaN
+                return given.astype(np.float64)
     except (ValueError, TypeError, OverflowError):
         pass
     raise _bad_cost("a number or a curve of numbers", repr(cost)[:80])

@@ -89,3 +89,10 @@ def test_long_cost_curves_of_clients_are_not_kept() -> None:
 def test_a_masked_array_counts_as_its_data() -> None:
     masked = np.ma.array([1, 2, 3], mask=[0, 1, 0], dtype=np.int32)
     assert as_token_array(masked).tolist() == [1, 2, 3]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signalling_nan_is_refused_without_a_warning() -> None:
+    curve = np.frombuffer(np.array([0, 0x3F800000, 0x7FA00000], np.uint32).tobytes(), np.float32)
+    with pytest.raises(InvalidCostError):
+        as_cost_curve(curve, 4)

@@ -112,13 +112,14 @@ def measure_worker_queries(model: Path, *, threads: int, calls: int = 30) -> dic
                 keep=kept,
                 new_token_ids=wire.pack_tokens(np.array(tokens[kept:upto], np.int32)),
                 max_draft_tokens=1,
+                wait_seconds=_WORKER_TIMEOUT_S,  # on a loaded machine it would be refused as busy
             )
             before = time.perf_counter()
             requests.put(request)
             answer = next(answers)
             taken.append(time.perf_counter() - before)
             around.append(taken[-1] - answer.compute_seconds)
-            if answer.length < upto:
+            if answer.busy or answer.length < upto:
                 raise ProtocolError(
                     "the draft worker must keep its context", expected=upto, got=answer.length
                 )
