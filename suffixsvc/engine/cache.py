@@ -114,7 +114,7 @@ class SuffixCache(ClosedOnExit):
         """The namespace at ``path``, created on first use.
 
         Args:
-            path: segments joined by "/", at most 200 bytes.
+            path: components joined by "/", at most 200 bytes.
             tokenizer: fingerprint of the tokenizer (``suffixsvc.fingerprint``) to bind to the namespace.
             bind: bind it now. False: with the first session or outputs that the namespace accepts.
 
@@ -204,8 +204,8 @@ class SuffixCache(ClosedOnExit):
     def evict(self, now: float | None = None) -> int:
         """Reduce every namespace to its limit; returns how many outputs were evicted.
 
-        Writes evict from their own namespace. This call is for the rest: changed limits, and closes that did
-        not wait. The service calls it twice a minute.
+        Writes evict from their own namespace, as do opens, context and large steps in a full cache. This call
+        is for the rest: changed limits, and closes that did not wait. The service calls it twice a minute.
         """
         with self._parts.close_guard.while_open():
             indexes = self._parts.catalog.stored()

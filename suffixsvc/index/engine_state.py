@@ -17,7 +17,7 @@ from suffixsvc.types import SegmentRecord
 class Quota:
     """Limit of a namespace, and what it counts towards the limit of the whole cache.
 
-    The mutable fields are guarded by the lock of the engine's QuotaManager.
+    The mutable fields are guarded by ``CacheUsage.lock`` (suffixsvc.engine.limits.cache_usage).
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -44,6 +44,6 @@ class MaintenanceState:
     not_before: float = 0.0
     pause_seconds: float = 0.0
     #: (name, live outputs) of the segments for which the last plan found nothing to merge
-    merged: list[tuple[str, int]] = field(default_factory=list)
+    nothing_to_merge: list[tuple[str, int]] = field(default_factory=list)
     #: damaged segments that are still in the manifest, and the error of each
     undropped: list[tuple[SegmentRecord, StoreError]] = field(default_factory=list)

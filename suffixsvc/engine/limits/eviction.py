@@ -4,8 +4,8 @@
     evict     periodically: every namespace, down to its own limit
     expire    periodically: outputs older than their policy's time to live
 
-A namespace is only evicted by its own writes. When the cache is full, a write evicts an equal size from its
-own namespace.
+A namespace is evicted by its own writes and sessions, and periodically down to its own limit; never by those
+of another namespace. When the cache is full, a write evicts an equal size from its own namespace.
 """
 
 from __future__ import annotations

@@ -191,12 +191,12 @@ class Maintenance:
         if self._stopping:
             return False
         current = [(each.record.name, each.outputs) for each in index.sealed()]
-        if index.maintenance.merged == current:
+        if index.maintenance.nothing_to_merge == current:
             return False
         with self.work() as sealer:
             if sealer.merge(index):
                 return True
-        index.maintenance.merged = current
+        index.maintenance.nothing_to_merge = current
         return False
 
     def _seal_largest(self, indexes: Collection[NamespaceIndex]) -> None:
