@@ -13,7 +13,7 @@ from suffixsvc.errors import InvalidConfigError, InvalidInputError, InvalidLabel
 
 #: LMDB keys hold at most 511 bytes, of which the path is one part
 MAX_NAMESPACE_BYTES = 200
-_PATH_FORM = "segments joined by '/', as in acme/qwen2.5-coder/sql-agent"
+_PATH_FORM = "components joined by '/', as in acme/qwen2.5-coder/sql-agent"
 #: namespaces that a session can draft from besides its own (the core holds a fixed number of cursors)
 MAX_READS = 7
 #: as ``max_cache_bytes``: no limit
@@ -71,10 +71,10 @@ class Limits:
 
 
 def validate_namespace(path: Any) -> str:
-    """Return a valid namespace path: segments of printable characters without spaces, joined by '/'.
+    """Return a valid namespace path: components of printable characters without spaces, joined by '/'.
 
     Raises:
-        InvalidNamespaceError: not a string, not 1 to 200 bytes long, or a segment is invalid.
+        InvalidNamespaceError: not a string, not 1 to 200 bytes long, or a component is invalid.
     """
     if not isinstance(path, str):
         raise InvalidNamespaceError(
@@ -90,9 +90,9 @@ def validate_namespace(path: Any) -> str:
     elif not path.isprintable():
         condition = "of printable characters"
     elif "" in parts:
-        condition, remedy = "without empty segments", "Join names by single slashes."
+        condition, remedy = "without empty components", "Join names by single slashes."
     elif "." in parts or ".." in parts:
-        condition = "without the segments '.' and '..'"
+        condition = "without the components '.' and '..'"
     if condition is not None:
         raise InvalidNamespaceError(
             f"namespace path must be {condition}", expected=_PATH_FORM, got=got, remedy=remedy

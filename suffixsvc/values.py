@@ -222,7 +222,7 @@ def _not_output(message: str, got: object) -> InvalidInputError:
 
 
 def as_segment_lens(lens: Iterable[int]) -> tuple[int, ...]:
-    """The lengths of an output's segments; InvalidInputError unless all are ints."""
+    """The lengths of an output's runs; InvalidInputError unless all are ints."""
     try:
         return tuple(map(operator.index, lens))
     except TypeError:

@@ -101,7 +101,7 @@ class NamespaceHandle(Handle[NamespaceVerbs[S], R]):
 
     @property
     def path(self) -> str:
-        """Segments joined by "/"."""
+        """Components joined by "/"."""
         return self.verbs.path
 
 

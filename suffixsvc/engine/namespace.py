@@ -61,7 +61,7 @@ class EngineParts:
 
 
 class Namespace:
-    """Outputs that are drafted from together: tokens of one tokenizer, with one set of readers.
+    """Outputs that are drafted from together: tokens of one tokenizer.
 
     After the namespace was deleted, calls that read or change outputs or notes raise UnknownNamespaceError,
     also if a later namespace of its path exists.
@@ -79,7 +79,7 @@ class Namespace:
 
     @property
     def path(self) -> str:
-        """Segments joined by "/"."""
+        """Components joined by "/"."""
         return self._index.path
 
     @property

@@ -70,7 +70,7 @@ class LruIndex:
         self._removed = 0
         self._pinned = [0, 0]  # outputs, tokens
         self._now = 0
-        self._id_of: dict[int, OutputId] = {}  # writer of a text in the hot index -> output
+        self._id_of: dict[int, OutputId] = {}  # writer number of a text in the hot index -> output
         self.dirty = False
 
     def __len__(self) -> int:

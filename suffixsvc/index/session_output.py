@@ -1,14 +1,14 @@
-"""Output of a session as the record that is stored, with a deterministic id.
+"""Output of a session as the record that is stored, with a deterministic uuid.
 
-Closing the same text under the same session id gives the same id:
+Closing the same text under the same session id gives the same uuid:
 
     uuid   := digest of (session id, namespace, position of the first output token, incomplete or not, text),
               length of the text
     digest := first 12 bytes of xxh3-128        length := u32, big endian
 
-A repeated close, as of a client that lost the reply, is therefore logged once, also across a restart. The id
-of an incomplete output is enough to decide whether a live session resumes the session that wrote it: the
-live text then begins with a text of this id.
+A repeated close, as of a client that lost the reply, is therefore logged once, also across a restart. The
+uuid of an incomplete output is enough to decide whether a live session resumes the session that wrote it: the
+live text then begins with a text of this uuid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LENGTH_BYTES: Final = 4
 
 
 def output_uuid(session_id: str, namespace: str, text: TokenArray, first: int, *, incomplete: bool) -> bytes:
-    """The id of a session's output.
+    """The uuid of a session's output.
 
     Args:
         session_id: id of the session.
@@ -46,7 +46,7 @@ def output_uuid(session_id: str, namespace: str, text: TokenArray, first: int, *
 
 
 def continues(uuid: bytes, session_id: str, namespace: str, text: TokenArray, first: int) -> bool:
-    """Whether a text begins with the text that an incomplete output of this id was committed with."""
+    """Whether a text begins with the text that an incomplete output of this uuid was committed with."""
     length = int.from_bytes(uuid[_DIGEST_BYTES:], "big")
     if len(uuid) != _DIGEST_BYTES + _LENGTH_BYTES or not first < length <= len(text):
         return False

@@ -1,4 +1,7 @@
-"""Conversion of outputs to the texts that are indexed, and writer numbers of texts."""
+"""Conversion of outputs to the texts that are indexed, and writer numbers of texts.
+
+``writer``: number of the session or output that a text belongs to, not a thread.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def positions_of(output: NewOutput) -> int:
 def texts_of(output: NewOutput) -> Iterator[tuple[TokenArray, int]]:
     """The texts that an output is indexed as.
 
-    Tokens separated by a tool result or a user turn must not become adjacent in the index: each segment is a
+    Tokens separated by a tool result or a user turn must not become adjacent in the index: each run is a
     separate text, and only the first one is preceded by the prompt's tail.
 
     Yields:

@@ -236,7 +236,7 @@ class Handlers:
     # ------------------------------------------------------------------------------------------- queries
 
     def list_namespaces(self, request: pb.ListNamespacesRequest) -> pb.ListNamespacesReply:
-        """The namespaces at or below a path. Paths are compared by segments: a/bc is not below a/b."""
+        """The namespaces at or below a path. Paths are compared by components: a/bc is not below a/b."""
         prefix = request.prefix.rstrip("/")
         reply = pb.ListNamespacesReply()
         for record in self._cache.namespaces():

@@ -162,9 +162,9 @@ def test_reads_that_are_no_list_are_refused(reads: Any, message: str, remote: bo
     [
         ("a b", "without spaces", "'a b'. Write '-' or '_' instead."),
         ("a\tb", "without spaces", "'a\\tb'. Write '-' or '_' instead."),
-        ("a//b", "without empty segments", "'a//b'. Join names by single slashes."),
-        ("/a", "without empty segments", "'/a'. Join names by single slashes."),
-        ("a/../b", "without the segments '.' and '..'", "'a/../b'"),
+        ("a//b", "without empty components", "'a//b'. Join names by single slashes."),
+        ("/a", "without empty components", "'/a'. Join names by single slashes."),
+        ("a/../b", "without the components '.' and '..'", "'a/../b'"),
         ("a\x07", "of printable characters", "'a\\x07'"),
         ("", "1 to 200 bytes long", "0 bytes"),
         (5, "a string", "int"),
@@ -174,5 +174,5 @@ def test_a_malformed_path_is_refused_for_what_is_wrong_with_it(path: Any, condit
     """Regression: a path with a space was reported as "an empty or unprintable segment"."""
     with SuffixCache() as cache, pytest.raises(InvalidNamespaceError) as caught:
         cache.namespace(path)
-    form = "segments joined by '/', as in acme/qwen2.5-coder/sql-agent"
+    form = "components joined by '/', as in acme/qwen2.5-coder/sql-agent"
     assert str(caught.value) == f"namespace path must be {condition}; expected {form}; got {got}"

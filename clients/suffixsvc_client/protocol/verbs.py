@@ -194,7 +194,7 @@ class NamespaceVerbs(Generic[S]):
     def add_outputs(self, outputs: Sequence[NewOutput]) -> Procedure[list[OutputId]]:
         """Store finished outputs; returns once they are durable.
 
-        They are sent in messages of about 1 MiB that respect the service's limits on outputs and segments
+        They are sent in messages of about 1 MiB that respect the service's limits on outputs and runs
         (:meth:`SuffixClient.server_info`). Each message is stored as a whole or not at all; an error of the
         service says how many outputs were stored.
 

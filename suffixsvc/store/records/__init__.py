@@ -1,1 +1,1 @@
-"""Records of the store: byte layouts (docs/format.md), validation, edits of the manifest."""
+"""Records of the store: byte layouts (docs/format.md), validation of arguments."""

@@ -71,13 +71,13 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Tokens and segment lengths, shared by all occurrences of an output; the array is read-only."""
+    """Tokens and run lengths, shared by all equal outputs; the array is read-only."""
 
     token_ids: TokenArray
     segment_lens: tuple[int, ...]
 
     def content(self) -> bytes:
-        """Return the canonical bytes: segment count, segment lengths, token ids."""
+        """Return the canonical bytes: run count, run lengths, token ids."""
         lens = np.asarray(self.segment_lens, dtype="<u4")
         return _COUNT.pack(len(lens)) + lens.tobytes() + self.token_ids.astype("<i4").tobytes()
 
@@ -186,7 +186,7 @@ def decode_payload(raw: bytes, key: PayloadKey) -> Payload:
     require_same(where, "payload", key, PayloadKey(namespace_id, digest, slot))
     lens = tuple(np.frombuffer(tail, dtype="<u4", count=segments).tolist())
     if tokens == 0 or 0 in lens or sum(lens) != tokens:
-        raise corrupt(f"{where}: segment lengths do not add up", f"{tokens} tokens", f"{sum(lens)} tokens")
+        raise corrupt(f"{where}: run lengths do not add up", f"{tokens} tokens", f"{sum(lens)} tokens")
     return Payload(decode_tokens(tail, 4 * segments, tokens, where), lens)
 
 

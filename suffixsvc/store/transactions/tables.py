@@ -2,7 +2,7 @@
 
 namespaces    path                  -> number, fingerprint, whether it is being deleted
 log           LSN                   -> one occurrence, refers to a payload      (authoritative)
-payloads      namespace, hash, slot -> token ids and segment lengths, once
+payloads      namespace, hash, slot -> token ids and run lengths, once
 refs          namespace, hash, slot -> number of log rows that refer to the payload
 by_namespace  namespace, LSN        -> nothing    (index of log)
 expiry        expiry time, LSN      -> nothing    (index of log rows with a TTL)

@@ -137,7 +137,7 @@ class Index {
     // Sealed history of the same namespace. Not guarded by the mutex: sessions pick up a new list at their
     // next step.
     SegmentList segments;
-    // Ids of writers whose texts drafts were taken from; not guarded by the mutex either.
+    // Writer numbers of texts that drafts were taken from; not guarded by the mutex either.
     mutable RecentlyUsed recently_used;
     LiveSessions live;
     // Bytes of live sessions: memory that they own, and their share, by positions, of the memory in use here.
@@ -148,6 +148,7 @@ class Index {
     // ---- appending; requires the mutex ------------------------------------------------------------
     // `text` must be a text of this index that nothing was removed from. O(1) nodes amortised. `context_tail`
     // are its last tokens (at most max_context are read), needed if a removal has invalidated text.context.
+    // `writer`: number of the session or output that a text belongs to, not a thread.
     void append(TextEnd& text, Token token, bool counted, std::uint32_t writer,
                 std::span<const Token> context_tail);
     // To be called after writes, without the mutex: touches the memory for the next ones.
