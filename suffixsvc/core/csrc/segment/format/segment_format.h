@@ -6,9 +6,9 @@
 // layout and compares it with the size of the file, so the format has no offsets to validate.
 //
 // The text column holds all texts, oldest first, with a separator (code 0) before each and after the last.
-// Tokens are coded by their rank in the alphabet (1 ..), so codes sort as ids do and fit two or three bytes.
+// Tokens are coded by their rank in the alphabet (1 ..), so codes sort as ids do and take 2, 3 or 4 bytes.
 //
-//   text      |0|a b c d|0|x b c|0|          a: context only (texts.context = 1)
+//   text      |0|a b c d|0|x b c|0|   a: given to the session, not written (text_context = 1)
 //   position   0 1 2 3 4 5 6 7 8 9
 //
 //   entry  order  its context, newest token first        next  lcp
@@ -19,9 +19,10 @@
 //     4      4    c b a                                   d     0
 //     5      7    x                                       b     0
 //
-// An entry is a position where a model wrote a token (`next`); entries are sorted by the tokens before it,
-// newest first and at most max_context of them. So contexts of increasing length that end in the same tokens
-// are nested ranges of entries, and their followers are one run of `next`. Equal contexts are ordered by age.
+// An entry is a position where a model wrote a token (`next`). Its context is the tokens before it in the
+// text, given or written, newest first and at most max_context of them; entries are sorted by it. So contexts
+// of increasing length that end in the same tokens are nested ranges of entries, and their followers are one
+// run of `next`. Equal contexts are ordered by age.
 #pragma once
 
 #include <array>
@@ -82,7 +83,7 @@ static_assert(sizeof(SegmentHeader) == 512);
 struct SegmentHub {
     std::uint32_t end = 0;  // entries [hub_start[i], end)
     std::uint32_t parent = kNoHub;
-    std::uint32_t total = 0;   // votes of all followers: occurrences, saturating
+    std::uint32_t total = 0;   // votes of all followers, saturating: one per entry and output
     std::uint32_t newest = 0;  // position of the newest entry's token
     std::uint8_t depth = 0;    // tokens that all its contexts share
     std::uint8_t followers = 0;

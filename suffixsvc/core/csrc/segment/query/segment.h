@@ -119,7 +119,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
     void find(std::span<const Token> context, std::span<const int> orders, SegmentView& view,
               const SegmentView* before = nullptr) const;
     // Gathers the `width` (at most kMaxWidth) strongest followers of each level, with their votes in all
-    // levels. A vote is an occurrence: an entry in an output. Exact for levels of up to kExactEntries
+    // levels. An entry has a vote for every output that has its text. Exact for levels of up to kExactEntries
     // entries. For hubs, the kHubFollowers strongest followers are exact; any other has the votes of the next
     // longer level, which are a lower bound. Other levels (if hub_min was raised, and hubs before
     // correct_hubs()) are estimated from kSampledEntries evenly spaced entries, a stratified sample. For a
