@@ -67,7 +67,7 @@ class DecodeOptions:
     policies: tuple[str, ...] = option(
         ("expected-gain",),
         "--policy",
-        help="Policy: expected-gain, adaptive-k, content-k, class-k, fixed-k, or plain (against itself, "
+        help="Variant: expected-gain, adaptive-k, content-k, class-k, fixed-k, or plain (against itself, "
         "which shows the resolution of the run). Repeatable. Default: expected-gain.",
     )
     ks: tuple[int, ...] = option(

@@ -86,7 +86,7 @@ class Options:
         show_default="adaptive-k",
     )
     k: int | None = _drafting(
-        None, "--k", min=1, help="Tokens to draft: initial K of first-match, maximum of expected-gain."
+        None, "--k", min=1, help="Maximum number of tokens to draft; under first-match the initial K."
     )
     settings_file: Path | None = _drafting(
         None,

@@ -115,8 +115,8 @@ class Request:
         max_tokens: largest number of tokens to emit.
         sampling: sampling settings; drafted tokens that its grammar forbids are never sent.
         stop: ends the generation when it returns True.
-        content: classifies the kind of a text, for controllers that depend on it; called after
-            every 64 tokens.
+        content: classifies the kind of a text, for the controller "content-k"; called with the end of the
+            prompt and after every 64 tokens. None: the kind is always ``ContentType.GENERAL``.
         calibrator: learned statistics of the layers, which this generation continues; None for new ones,
             or for those of a run of several requests.
         on_step: called after every step, before the next one starts.

@@ -14,12 +14,12 @@ class Policy(enum.StrEnum):
 
     #: the prefix with the largest expected gain; no draft if none has a gain
     EXPECTED_GAIN = "expected-gain"
-    #: K tokens of the first layer whose draft has at least ``min_match_tokens`` tokens
+    #: at most K tokens of the first layer whose draft has at least ``min_match_tokens`` tokens
     FIRST_MATCH = "first-match"
 
 
 class Controller(enum.StrEnum):
-    """Rule of the first-match policy for K, the number of tokens to draft."""
+    """Rule of the first-match policy for K, the largest number of tokens to draft."""
 
     #: always ``k_start``
     FIXED = "fixed-k"
@@ -90,7 +90,7 @@ class DriverConfig:
         first_match_cost: cost of a drafted token, in plain steps, by which layers cut their drafts in place
             of the cost curve.
         controller: see :class:`Controller`; a string of the same value is accepted.
-        k_start: initial K, the number of tokens to draft.
+        k_start: initial K, the largest number of tokens to draft.
         k_min: lower bound of K.
         k_max: upper bound of K.
         k_step: amount by which K changes.

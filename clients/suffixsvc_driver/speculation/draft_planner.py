@@ -57,7 +57,7 @@ class DraftPlanner:
         Args:
             layer: the layer to query.
             draft: the draft of the layers before it.
-            k: K of the first-match policy: tokens to draft.
+            k: K of the first-match policy: largest number of tokens to draft.
             left: tokens that may still be emitted.
         """
         step, name = draft.step, layer.spec.name

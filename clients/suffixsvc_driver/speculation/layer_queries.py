@@ -92,7 +92,7 @@ class LayerQueries:
 
         Args:
             verified: result of the last step.
-            k: K of the first-match policy: tokens to draft.
+            k: K of the first-match policy: largest number of tokens to draft.
             left: tokens that may still be emitted.
         """
         self.pending = None

@@ -149,14 +149,14 @@ class DriverVariant:
 
 
 def settings_for(options: DecodeOptions, sampling: Sampling, model_class: ModelClass) -> list[Setting]:
-    """Driver settings to compare: policies, for "fixed-k" one setting for each K, under expected gain one for
-    each set of layers.
+    """Driver settings to compare, by the values of ``--policy``: for "fixed-k" one for each K, under expected
+    gain one for each set of layers.
 
-    A policy is "expected-gain", "first-match" (adaptive K), the name of a controller, or "plain" against
+    A value is "expected-gain", "first-match" (adaptive K), the name of a controller, or "plain" against
     itself, which shows the resolution of the run.
 
     Raises:
-        InvalidInputError: a policy, controller or layer is unknown.
+        InvalidInputError: a value of ``--policy`` or a layer is unknown.
     """
     found: dict[str, Setting] = {}
 
