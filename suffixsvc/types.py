@@ -236,7 +236,7 @@ class Verified:
     Attributes:
         width: tokens sent to the target, the last verified one included (1 = no drafted token).
         accepted: drafted tokens that the target accepted.
-        source: layer of the draft that was sent.
+        source: origin of the first token of the draft that was sent; the engine does not use it.
     """
 
     width: int

@@ -90,8 +90,9 @@ class SuffixClient(ClosedOnExit, ClientHandle[BlockingRunner]):
         transport: replaces the transport to ``target``.
 
     Steps never raise errors of the service and never wait longer than their timeout: a failure is an empty
-    draft, counted in :attr:`counts`, and an outage is logged once. All other calls except opening a session
-    (close, add_outputs, forget, queries) raise. Thread-safe; a session is used by one thread at a time.
+    draft, counted in :attr:`counts`, and an outage is logged once. ``append_context`` does not raise them
+    either. ``open_session`` raises only if the service refuses the session. ``close``, ``add_outputs``,
+    ``forget`` and queries raise. Thread-safe; a session is used by one thread at a time.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class SuffixClient(ClosedOnExit, ClientHandle[BlockingRunner]):
         """The namespace at ``path``. Nothing is sent: errors of the service are raised by later calls.
 
         Args:
-            path: segments joined by "/", at most 200 bytes.
+            path: components joined by "/", at most 200 bytes.
             tokenizer: fingerprint of the tokenizer (``suffixsvc.fingerprint``). The first one binds the
                 namespace; another one is refused when a session is opened or an output is added.
 
