@@ -18,7 +18,7 @@ TokenArray = npt.NDArray[np.int32]
 #: what callers may pass as tokens: a 1-D integer array or a sequence of ints, each in 0 .. 2**31 - 1
 TokenIds = npt.NDArray[Any] | Sequence[int]
 Labels = Mapping[str, str]
-#: log sequence number of the stored occurrence: unique in a data folder, never reused
+#: log sequence number of the stored output: unique in a data folder, never reused
 OutputId = int
 FloatArray = npt.NDArray[np.float32]
 #: float: cost of a drafted token in plain decode steps; or a curve c, c[w] the cost of a step of w tokens
@@ -84,7 +84,7 @@ class IncompleteOutput:
 
 @dataclass(frozen=True, slots=True)
 class StoredOutput:
-    """One occurrence as the store holds it: a :class:`NewOutput` with its id and time."""
+    """One output as the store holds it: a :class:`NewOutput` with its id and time."""
 
     output_id: OutputId
     written_at: float  #: seconds since the epoch, in store time (:mod:`suffixsvc.clock`)

@@ -60,7 +60,10 @@ class _Request:
         self.known_from_start = True
 
     def is_of(self, state: Any) -> bool:
-        """Return whether ``state`` is this request in the same turn; a resumed one has a longer prompt."""
+        """Return whether ``state`` is this request in the same turn.
+
+        A request that continues with further input has a longer prompt, a preempted one has not.
+        """
         return self.state is state and self.prompt_length == state.num_prompt_tokens
 
 

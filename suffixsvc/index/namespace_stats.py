@@ -15,7 +15,7 @@ LOG_BYTES_PER_TOKEN = 4
 class NamespaceStats:
     """Contents and draft counters of a namespace. Counters start at zero with the process."""
 
-    outputs: int  #: stored occurrences
+    outputs: int  #: stored outputs
     tokens: int  #: tokens of those outputs
     sessions: int  #: live sessions
     index_bytes: int  #: memory, the share of sealed segments included

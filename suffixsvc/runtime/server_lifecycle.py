@@ -34,7 +34,8 @@ SERVER_OPTIONS: Final = (
 
 @contextmanager
 def stop_signal() -> Iterator[Callable[[], None]]:
-    """Yield a function that blocks until SIGTERM or SIGINT arrives. A second signal has its default action.
+    """Yield a function that blocks until SIGTERM or SIGINT arrives. A second one of the same kind has its
+    default action.
 
     Signals are received through a pipe: one that arrives on another thread, or just before the main thread
     waits for a lock (as in ``threading.Event.wait``), would not wake it. Main thread only.

@@ -52,7 +52,7 @@ class Store(ABC):
 
     Args:
         log: the open log.
-        clock: stamps occurrences; their TTL is counted in it.
+        clock: stamps outputs; their TTL is counted in it.
     """
 
     #: whether a large append takes several transactions
@@ -181,12 +181,12 @@ class Store(ABC):
         return self._submit(operation)
 
     def get(self, output_id: OutputId) -> StoredOutput:
-        """One occurrence. UnknownOutputError if it does not exist."""
+        """One output. UnknownOutputError if it does not exist."""
         with self._log.read() as view:
             return view.output(output_id)
 
     def scan(self, namespace: str | None = None, *, from_lsn: int = 0) -> Iterator[StoredOutput]:
-        """Occurrences with id >= from_lsn in id order, of one namespace or of all.
+        """Outputs with id >= from_lsn in id order, of one namespace or of all.
 
         A consistent snapshot of the moment at which the first one is read.
         """
@@ -195,9 +195,9 @@ class Store(ABC):
         return self._scans.scan(number, from_lsn)
 
     def outline(self, namespace: str) -> Iterator[OutputOutline]:
-        """The namespace's occurrences in id order, without their tokens.
+        """The namespace's outputs in id order, without their tokens.
 
-        Occurrences written or deleted during the iteration may be in it or not.
+        Outputs written or deleted during the iteration may be in it or not.
         """
         first = 0
         while True:
@@ -211,7 +211,7 @@ class Store(ABC):
     def output_ids(
         self, namespace: str, first: OutputId, last: OutputId, limit: int | None = None
     ) -> list[OutputId]:
-        """Ids of the namespace's occurrences in first..last (both included), ascending, at most ``limit``."""
+        """Ids of the namespace's outputs in first..last (both included), ascending, at most ``limit``."""
         with self._log.read() as view:
             return view.lsns(view.names.require(namespace), first, last, limit)
 
@@ -225,7 +225,7 @@ class Store(ABC):
 
     @abstractmethod
     def set_deletion_listener(self, listener: Callable[[Sequence[StoredOutput]], None]) -> None:
-        """Call ``listener`` after every commit that deleted occurrences, with these.
+        """Call ``listener`` after every commit that deleted outputs, with these.
 
         On the store's thread, in the order of the commits, before the calls return that the commit was for.
         It must be short and must not wait for the store. At most one; it replaces the one before.
@@ -236,15 +236,16 @@ class Store(ABC):
         """Wait until the listener has received what was deleted by commits before this call."""
 
     def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
-        """Delete one occurrence durably and return it; the payload is deleted with its last occurrence.
+        """Delete one output durably and return it. The payload is deleted with the last output that refers to
+        it.
 
         Raises:
-            UnknownOutputError: the occurrence does not exist.
+            UnknownOutputError: the output does not exist.
         """
         return self._call(lambda view: view.delete(output_id, namespace), frees=True)
 
     def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
-        """Delete those of the occurrences that exist durably; returns them, ordered by id.
+        """Delete those of the outputs that exist durably; returns them, ordered by id.
 
         Not atomic: after a crash some of them may remain.
         """
@@ -263,7 +264,7 @@ class Store(ABC):
         return removed
 
     def expire(self, now: float | None = None) -> list[StoredOutput]:
-        """Delete occurrences whose TTL has passed durably, in one transaction; returns them.
+        """Delete outputs whose TTL has passed durably, in one transaction; returns them.
 
         At most as many as a transaction takes: call it until the result is empty.
 
@@ -295,7 +296,7 @@ class Store(ABC):
         return list(snapshot.manifests.get(snapshot.names.require(namespace), ()))
 
     def tombstones(self, namespace: str) -> dict[OutputId, int]:
-        """Deleted occurrences that a segment still holds, and their tokens, ordered by id."""
+        """Deleted outputs that a segment still holds, and their tokens, ordered by id."""
         with self._log.read() as view:
             return view.tombstones(view.names.require(namespace))
 

@@ -193,7 +193,7 @@ class LmdbStore(Store):
         self._thread.call_between_transactions(lambda: None)
 
     def expire(self, now: float | None = None) -> list[StoredOutput]:
-        """Delete occurrences whose TTL has passed; write the clock record from time to time."""
+        """Delete outputs whose TTL has passed; write the clock record from time to time."""
         self._store_clock(_CLOCK_PERIOD_SECONDS)
         return super().expire(now)
 

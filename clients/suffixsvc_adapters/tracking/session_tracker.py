@@ -7,7 +7,8 @@ continue, sends its session the new ones only, and infers the rest:
     tokens passed    known state                what happens
     ─────────────    ───────────                ────────────
     p a b c          p a, drafted [b d]         step [b c] at 2: one of the two drafted tokens was accepted
-    p a b q r s      p a, drafted [b d]         a new turn: b is output, q r is context, s is output
+    p a b q r s      p a, drafted [b d]         a new turn: b is output, q r s is context (with
+                                                written=1, s is output)
     p a x            p a b c                    rewound, or another sequence: a new session
     z                nothing                    a new session
 

@@ -86,7 +86,11 @@ class Options:
         show_default="adaptive-k",
     )
     k: int | None = _drafting(
-        None, "--k", min=1, help="Maximum number of tokens to draft; under first-match the initial K."
+        None,
+        "--k",
+        min=1,
+        help="Maximum number of tokens to draft; under first-match the initial K, moved into the range of the "
+        "controller.",
     )
     settings_file: Path | None = _drafting(
         None,

@@ -111,7 +111,8 @@ class Request:
 
     Attributes:
         prompt_ids: 1-D, at least one token.
-        layers: in query order, cheapest first; requests that run at the same time must not share layers.
+        layers: in query order, cheapest first; under expected gain prompt lookup is moved after the suffix
+            layers, which contain its text. Requests that run at the same time must not share layers.
         max_tokens: largest number of tokens to emit.
         sampling: sampling settings; drafted tokens that its grammar forbids are never sent.
         stop: ends the generation when it returns True.

@@ -90,9 +90,8 @@ class DriverConfig:
         first_match_cost: cost of a drafted token, in plain steps, by which layers cut their drafts in place
             of the cost curve.
         controller: see :class:`Controller`; a string of the same value is accepted.
-        k_start: initial K, the largest number of tokens to draft.
-        k_min: lower bound of K.
-        k_max: upper bound of K.
+        k_start: initial K, the largest number of tokens to draft; moved into the range of the controller.
+        k_min, k_max: range of K of adaptive-k. content-k and class-k have their own ranges, fixed-k has none.
         k_step: amount by which K changes.
         k_window_steps: steps over which the acceptance rate is computed.
         k_raise_above: acceptance rate above which K rises.

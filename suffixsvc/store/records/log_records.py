@@ -42,7 +42,7 @@ _COUNT = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One occurrence of an output. Times are whole microseconds since the epoch; TTL 0: never expires."""
+    """One stored output. Times are whole microseconds since the epoch; TTL 0: never expires."""
 
     lsn: int
     payload: PayloadKey

@@ -65,7 +65,7 @@ class Counters:
     last_lsn: int = 0
     outputs: int = 0
     payloads: int = 0
-    tokens: int = 0  #: of all occurrences
+    tokens: int = 0  #: of all outputs
     txn: int = 0  #: number of the transaction that wrote this
 
 

@@ -1,7 +1,7 @@
 """The databases of a store, as one transaction sees them. Implemented over LMDB and in memory.
 
 namespaces    path                  -> number, fingerprint, whether it is being deleted
-log           LSN                   -> one occurrence, refers to a payload      (authoritative)
+log           LSN                   -> one output, refers to a payload      (authoritative)
 payloads      namespace, hash, slot -> token ids and run lengths, once
 refs          namespace, hash, slot -> number of log rows that refer to the payload
 by_namespace  namespace, LSN        -> nothing    (index of log)
