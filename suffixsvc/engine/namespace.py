@@ -51,7 +51,7 @@ class EngineParts:
 
     @contextmanager
     def exclusive(self) -> Iterator[Sealer | None]:
-        """Block moves of outputs by other threads. Not with the cache's lock held."""
+        """Block moves of outputs by other threads (``Maintenance.work``)."""
         if self.maintenance is None:
             yield None
             return

@@ -245,7 +245,7 @@ class Store(ABC):
         return self._call(lambda view: view.delete(output_id, namespace), frees=True)
 
     def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
-        """Delete those of the outputs that exist durably; returns them, ordered by id.
+        """Durably delete those of the outputs that exist; returns them, ordered by id.
 
         Not atomic: after a crash some of them may remain.
         """
@@ -264,7 +264,7 @@ class Store(ABC):
         return removed
 
     def expire(self, now: float | None = None) -> list[StoredOutput]:
-        """Delete outputs whose TTL has passed durably, in one transaction; returns them.
+        """Durably delete outputs whose TTL has passed, in one transaction; returns them.
 
         At most as many as a transaction takes: call it until the result is empty.
 

@@ -70,8 +70,8 @@ def build(spec: BuildSpec, observer: BuildObserver | None = None) -> BuildResult
         observer: receives progress.
 
     Raises:
-        InvalidInputError: an output exists, and not ``force``; the logs cannot be read or are empty; the work
-            folder belongs to another build.
+        InvalidInputError: a file to be written exists, not ``force``; the logs cannot be read or are empty;
+            the work folder belongs to another build.
         TokenizerMismatchError, InvalidTokensError: ids of another tokenizer, or beyond its vocabulary.
         StoreError: a file cannot be written.
     """

@@ -89,8 +89,7 @@ class Options:
         None,
         "--k",
         min=1,
-        help="Maximum number of tokens to draft; under first-match the initial K, moved into the range of "
-        "the controller.",
+        help="Maximum number of tokens to draft; under first-match the initial K.",
     )
     settings_file: Path | None = _drafting(
         None,

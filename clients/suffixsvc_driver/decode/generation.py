@@ -158,7 +158,7 @@ class Generation:
         request: its prompt, layers and options.
         config: settings of the driver.
         curve: cost of the target's steps.
-        clock: seconds, for statistics only.
+        clock: seconds, for statistics and for the cost of steps and queries; no deadline depends on it.
         calibrator: learned statistics if the request has none.
         rate: tokens per unit of cost, shared by generations that run in the same batches.
 

@@ -1,6 +1,6 @@
 """Decoding loop of one generation: queries the layers, runs the target, records the steps.
 
-The clock is for statistics and for the cost of queries; no deadline depends on it. Layers that may
+The clock is for statistics and for the cost of steps and queries; no deadline depends on it. Layers that may
 block (remote ones) have their own timeouts. :mod:`suffixsvc_driver.decode.parallel` runs several
 generations at once.
 """
@@ -53,7 +53,7 @@ def generate(
         config: policy and its settings.
         curve: cost of the target's steps. A :class:`LiveCurve` learns from them and should be shared by all
             generations; None for a guess that learns.
-        clock: seconds, for statistics only.
+        clock: seconds, for statistics and for the cost of steps and queries; no deadline depends on it.
 
     The other arguments are the attributes of :class:`~suffixsvc_driver.decode.generation.Request`.
 

@@ -51,7 +51,7 @@ def generate_many(
         config: settings of all requests.
         curve: cost of the target's steps by the tokens of the whole batch; None for a guess that learns.
         calibrator: learned statistics of the layers by name, which the requests continue.
-        clock: seconds, for statistics only.
+        clock: seconds, for statistics and for the cost of steps and queries; no deadline depends on it.
 
     Raises:
         InvalidConfigError: the curve is wider than the target's batches.

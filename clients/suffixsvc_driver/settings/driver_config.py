@@ -90,8 +90,9 @@ class DriverConfig:
         first_match_cost: cost of a drafted token, in plain steps, by which layers cut their drafts in place
             of the cost curve.
         controller: see :class:`Controller`; a string of the same value is accepted.
-        k_start: initial K, the largest number of tokens to draft; moved into the range of the controller.
-        k_min, k_max: range of K of adaptive-k. content-k and class-k have their own ranges, fixed-k has none.
+        k_start: initial K, the largest number of tokens to draft.
+        k_min, k_max: range of K of adaptive-k. content-k and class-k move K into their own ranges; fixed-k
+            keeps it.
         k_step: amount by which K changes.
         k_window_steps: steps over which the acceptance rate is computed.
         k_raise_above: acceptance rate above which K rises.
@@ -130,7 +131,7 @@ class DriverConfig:
         require(has_class, "class-k requires model_class, the class of the model", None)
         check_numbers(self)
         require(
-            self.k_min <= self.k_start <= self.k_max,
+            self.controller is not Controller.ADAPTIVE or self.k_min <= self.k_start <= self.k_max,
             "k_start must be in the range of K: k_min <= k_start <= k_max",
             (self.k_min, self.k_start, self.k_max),
         )

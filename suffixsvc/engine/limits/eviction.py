@@ -5,7 +5,8 @@
     expire    periodically: outputs older than their policy's time to live
 
 A namespace is evicted by its own writes and sessions, and periodically down to its own limit; never by those
-of another namespace. When the cache is full, a write evicts an equal size from its own namespace.
+of another namespace. When the cache is full, a write evicts from its own namespace what the cache exceeds
+its limit by and 2 % of the namespace more, but at most twice its own size or 2 % of the namespace.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 #: a namespace above its limit is reduced to this share of it, so that not every write has to evict
 LOW_WATERMARK: Final = 0.95
-#: share of the average size of evictable outputs that eviction frees with certainty besides pinned ones
+#: with pinned outputs in a namespace: share of the estimated bytes of the others that eviction surely frees
 RECLAIMABLE_SHARE: Final = 0.9
 #: limits of one transaction; beyond what a limit requires, one write evicts at most one transaction
 BATCH_OUTPUTS: Final = 256
@@ -73,8 +74,8 @@ class Evictor:
         """Evict outputs of a namespace until it is within its limits; returns how many.
 
         Args:
-            written: bytes that the namespace has just written: where the whole cache is full, it evicts as
-                many, and slightly more. Pinned outputs and those of pinned namespaces are not evicted.
+            written: bytes that the namespace has just written; they limit what it evicts if the cache is
+                full. Pinned outputs and those of pinned namespaces are not evicted.
 
         Raises:
             StoreError: the store could not delete.

@@ -5,8 +5,8 @@
     forget             log ──> index        deletion, eviction and expiry
 
 Every logged output is indexed: its text is inserted before its row is written and removed after its row is
-deleted. No lock that opens, steps or other writes need is held during a call of the store; work that depends
-on the order of commits is done in the store's callbacks (see ``Store.append`` and
+deleted. During a call of the store no lock is held for which an open, a step or another write would have to
+wait; work that depends on the order of commits is done in the store's callbacks (see ``Store.append`` and
 ``Store.set_deletion_listener``).
 """
 

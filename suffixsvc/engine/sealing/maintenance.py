@@ -86,7 +86,7 @@ class Maintenance:
     def work(self) -> Iterator[Sealer]:
         """Exclusive use of the sealer: outputs change their location in this block only.
 
-        Not with a cache's lock held.
+        Its lock is taken before every other one of the engine.
         """
         with self._work_lock:
             yield self.sealer

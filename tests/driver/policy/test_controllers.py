@@ -59,9 +59,11 @@ def test_adaptive_k_rises_falls_and_stays_between_its_bounds() -> None:
     assert fed(config, 10, steps=16) == 16
 
 
-def test_fixed_k_is_constant() -> None:
-    config = DriverConfig(policy="first-match", controller="fixed-k", k_start=7)
-    assert fed(config, 0) == fed(config, 10) == 7
+@pytest.mark.parametrize("k", [1, 7, 32])
+def test_fixed_k_is_constant(k: int) -> None:
+    """Outside the range of adaptive-k it was refused."""
+    config = DriverConfig(policy="first-match", controller="fixed-k", k_start=k)
+    assert fed(config, 0) == fed(config, 10) == k
 
 
 @pytest.mark.parametrize("content", list(ContentType))

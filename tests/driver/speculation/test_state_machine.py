@@ -297,7 +297,7 @@ def test_first_match_takes_the_first_layer_with_three_tokens() -> None:
 def test_first_match_drafts_k_tokens_if_that_is_less_than_the_smallest_match(k: int) -> None:
     """With K of 1 or 2 no draft had the three tokens of a match, and nothing was drafted."""
     truth = text(300)
-    config = DriverConfig(policy="first-match", controller="fixed-k", k_start=k, k_min=1)
+    config = DriverConfig(policy="first-match", controller="fixed-k", k_start=k)
     driver = GenerationStateMachine(config, GPU, [SUFFIX])
     replica = Replica(driver, truth, oracle(truth, right=99))
     replica.run(begin(100))

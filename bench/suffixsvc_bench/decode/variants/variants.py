@@ -170,8 +170,7 @@ def settings_for(options: DecodeOptions, sampling: Sampling, model_class: ModelC
                 add(policy if kinds == LAYERS else f"{policy}, {names}", kinds)
         elif policy == Controller.FIXED:
             for k in options.ks:
-                bounds = {"k_start": k, "k_min": k, "k_max": k}
-                add(f"K = {k}", LAYERS, policy=Policy.FIRST_MATCH, controller=Controller.FIXED, **bounds)
+                add(f"K = {k}", policy=Policy.FIRST_MATCH, controller=Controller.FIXED, k_start=k)
         elif policy in set(Controller) or policy == Policy.FIRST_MATCH:
             controller = Controller.ADAPTIVE if policy == Policy.FIRST_MATCH else Controller(policy)
             add(str(controller), policy=Policy.FIRST_MATCH, controller=controller, model_class=model_class)

@@ -67,7 +67,8 @@ struct Candidate {
     Logits logits;
 };
 
-// The predictions of the match and recovery models, by source; token -1: none.
+// The predictions of the match models (the last follower of the source's longest match) and of the recovery
+// models (the same match, continued after tokens that differed), by source; token -1: none.
 struct Predictions {
     std::array<Token, kSources> match{-1, -1};
     std::array<std::uint32_t, kSources> match_len{};

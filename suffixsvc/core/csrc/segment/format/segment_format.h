@@ -90,8 +90,8 @@ struct SegmentHub {
     std::uint16_t zero = 0;
     std::array<std::uint32_t, kHubFollowers> code{};  // strongest first; ties: the newer first
     std::array<std::uint32_t, kHubFollowers> votes{};
-    // Where to begin a search for the context extended by this follower: the entry after the first one that
-    // it follows; kNoEntry if that is the last token of a text. Only a hint.
+    // Where to begin a search for the context extended by this follower: of the first entry that it follows,
+    // the entry of the next position of the same text; kNoEntry if the text ends there. Only a hint.
     std::array<std::uint32_t, kHubFollowers> target{};
 };
 static_assert(sizeof(SegmentHub) == 116);
