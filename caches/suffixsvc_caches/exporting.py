@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from suffixsvc.engine import ExportJob
 from suffixsvc.engine.export import ExportedNgrams
 from suffixsvc.errors import InvalidInputError, StoreError, unknown_namespace
 from suffixsvc.lookup_records import RecordFile, TalliedFile
+from suffixsvc.runtime.signal_guard import JoinedThreads
 from suffixsvc_caches.atomic import require_new, write_error
 from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, LookupSpec
 from suffixsvc_caches.counting.merging import Records
@@ -101,7 +101,7 @@ def _from_folder(
         namespace = cache.namespace(path)
         job = ExportJob()
         # In another thread, so that Ctrl-C in this one cancels the export.
-        with ThreadPoolExecutor(1) as pool:
+        with JoinedThreads(1) as pool:
             try:
                 export = pool.submit(
                     namespace.export_ngrams, wanted, folder, context_tokens=context_tokens, job=job

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -69,3 +69,14 @@ def uninterrupted(work: Callable[[], T]) -> T:
             signal.signal(number, handler)
         for number, frame in deferred:
             handlers[number](number, frame)
+
+
+class JoinedThreads(ThreadPoolExecutor):
+    """A thread pool whose ``with`` block ends after its threads, however often it is interrupted.
+
+    ``Thread.join`` of Python 3.11 takes a thread for ended if it is interrupted (its mend of bpo-45274), and
+    native code that runs in a thread while the interpreter ends aborts the process.
+    """
+
+    def __exit__(self, *error: object) -> None:
+        uninterrupted(self.shutdown)

@@ -6,7 +6,9 @@ import gc
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -14,7 +16,7 @@ import pytest
 
 from suffixsvc import SuffixCache
 from suffixsvc.index.pending_commit import PendingCommit
-from suffixsvc.runtime.signal_guard import AtomicCondition, uninterrupted
+from suffixsvc.runtime.signal_guard import AtomicCondition, JoinedThreads, uninterrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -166,3 +168,32 @@ def test_an_interrupt_while_abandoned_sessions_are_ended_leaves_none_counted(
         monkeypatch.undo()
         assert cache.stats().sessions == 0
     assert came == [signal.SIGINT]
+
+
+def test_a_pool_whose_end_is_interrupted_waits_for_its_threads(came: list[int]) -> None:
+    """Regression: a second Ctrl-C ended the wait for the threads of a build, Python took them for ended, and
+    the process was aborted as one of them came back from the core."""
+    started, release = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        release.wait()
+
+    def interrupt(pool: JoinedThreads) -> None:
+        with suppress(RuntimeError):  # raised once the pool is shutting down
+            while True:
+                pool.submit(int)
+                time.sleep(0.01)
+        for _ in range(2):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0.2)
+        release.set()
+
+    with pytest.raises(KeyboardInterrupt), JoinedThreads(1) as pool:  # noqa: PT012 - all of it is the story
+        done = pool.submit(work)
+        started.wait()
+        interrupter = threading.Thread(target=interrupt, args=(pool,))
+        interrupter.start()
+    interrupter.join()
+    assert came == [signal.SIGINT, signal.SIGINT] or came == [signal.SIGINT]
+    assert done.done()

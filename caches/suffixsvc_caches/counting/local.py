@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from pathlib import Path
 from typing import Final
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc.runtime.signal_guard import JoinedThreads
 from suffixsvc_caches.counting.batches import Batch, BatchReader
 from suffixsvc_caches.counting.digest_set import DigestSet
 from suffixsvc_caches.counting.journal import Journal
@@ -55,7 +56,7 @@ def count_logs(
     queue = _BatchQueue(plan, journal, seen, progress)
     workers = [Worker(plan, journal, share, spool) for _ in range(plan.options.workers)]
     try:
-        with ThreadPoolExecutor(len(workers), "count") as pool:
+        with JoinedThreads(len(workers), "count") as pool:
             waiting = {pool.submit(queue.work, worker) for worker in workers}
             try:
                 while waiting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Executor, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from suffixsvc.core.ngram_count import SegmentJob, combine_runs, split_runs, tally_files
 from suffixsvc.lookup_records import RecordFile, TalliedFile
+from suffixsvc.runtime.signal_guard import JoinedThreads
 from suffixsvc.values import MAX_TOKEN_ID
 from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.plan import ignore
@@ -81,7 +82,7 @@ def merge_runs(
     Raises:
         InvalidInputError: an order that was not counted. StoreError: a file cannot be written.
     """
-    with ThreadPoolExecutor(max(1, workers)) as pool:
+    with JoinedThreads(max(1, workers)) as pool:
         share = _MERGE_BYTES // max(1, workers)
         return merge_with(partial(run_tasks, pool), journal, wanted, workers, on_progress, share)
 
@@ -127,9 +128,7 @@ def merge_with(
     return [Records(each, [parts[part][i] for part in sorted(parts)]) for i, each in enumerate(wanted)]
 
 
-def run_tasks(
-    pool: ThreadPoolExecutor, tasks: Sequence[Task], on_progress: OnProgress
-) -> Iterator[tuple[int, Any]]:
+def run_tasks(pool: Executor, tasks: Sequence[Task], on_progress: OnProgress) -> Iterator[tuple[int, Any]]:
     """Run tasks on threads; see :data:`RunTasks`."""
     jobs = [SegmentJob() for _ in tasks]
     futures = {pool.submit(task, job=job): i for i, (task, job) in enumerate(zip(tasks, jobs, strict=True))}
