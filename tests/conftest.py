@@ -27,10 +27,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)  # the hook is pytest-xdist's
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than the cores that this process may use: tests wait for processes, disks and timers a fifth
-    of their time. On one core (``taskset``) the tests run one by one."""
+    """Two for each core that this process may use: tests wait for processes, disks and timers a fifth of
+    their time. On one core (``taskset``) the tests run one by one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 if cores == 1 else min(cores + 1, _MOST_WORKERS)
+    return 1 if cores == 1 else min(2 * cores, _MOST_WORKERS)
 
 
 @pytest.fixture(scope="session")

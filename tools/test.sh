@@ -3,7 +3,7 @@
 #
 #   tools/test.sh [pytest's arguments]
 #
-# The test files are distributed over workers, one more than there are cores (tests/conftest.py). The tests of a file
+# The test files are distributed over workers, two per core (tests/conftest.py). The tests of a file
 # run in one worker, because they share expensive fixtures. -n0 runs all tests sequentially in this process, so
 # that -s shows their output; --pdb implies it.
 set -euo pipefail
