@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import suffixsvc_cli as cli
 from suffixsvc_caches.lookup.files import read_lookup, write_lookup
 from suffixsvc_caches.lookup.table import LookupTable
 from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, manifest_path, write_manifest
+from support.command_line import run_verb
 from support.lookup_tables import records_of_table, table_of
 from support.tiny_tokenizer import EOS, write_gguf, write_tokenizer
 
@@ -21,8 +21,7 @@ TABLE = table_of({(1, 2): {3: 5, 4: 2}, (7, 7): {8: 1}})
 
 
 def run(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "suffixsvc_cli", "cache", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_verb("cache", *args)
 
 
 def run_json(*args: str | Path) -> dict:

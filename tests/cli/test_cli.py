@@ -13,6 +13,7 @@ import suffixsvc_cli as cli
 from suffixsvc.config import Limits
 from suffixsvc.errors import MissingExtraError, ModelNotFoundError
 from suffixsvc_cli.models.models import download
+from support.command_line import run_verb
 
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -234,7 +235,7 @@ def test_version_is_an_option_as_well() -> None:
 def test_no_verb_offers_to_install_completion() -> None:
     """`namespaces --help` alone showed --install-completion and --show-completion."""
     for verb in cli.VERBS:
-        assert "completion" not in run(verb, "--help").stdout, verb
+        assert "completion" not in run_verb(verb, "--help").stdout, verb
 
 
 @pytest.mark.parametrize("terminal", ["0", "1"])

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 from suffixsvc import SuffixCache
 from suffixsvc.engine.cache import CacheStats
 from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
+from support.command_line import run_verb
 from support.serving import ServeProcess, socket_dir
 
 
 def suffixsvc(*arguments: str, verb: str = "namespaces") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "suffixsvc_cli", verb, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    return run_verb(verb, *arguments)
 
 
 def test_namespaces_of_a_folder_are_listed_and_deleted(tmp_path: Path) -> None:
