@@ -174,7 +174,7 @@ class SuffixServer:
         self._sockets[address.path] = direct.inode
 
     def drain(self) -> int:
-        """Refuse new calls, finish calls in flight and end live sessions.
+        """Refuse new calls, give calls in flight half a second to finish, and end live sessions.
 
         Returns:
             The number of outputs committed as incomplete.

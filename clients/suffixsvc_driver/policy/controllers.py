@@ -37,9 +37,9 @@ class KController:
         self._window: deque[tuple[int, int]] = deque(maxlen=config.k_window_steps)
         self._since_review = 0
         self.value = config.k_start
-        self._set_range(config.k_min, config.k_max)
-        if config.controller is Controller.FIXED:
-            self._set_range(config.k_start, config.k_start)
+        self._set_range(config.k_start, config.k_start)
+        if config.controller is Controller.ADAPTIVE:
+            self._set_range(config.k_min, config.k_max)
         elif config.controller is Controller.CLASS and config.model_class is not None:
             self._set_range(*CLASS_RANGES[config.model_class])
 

@@ -51,8 +51,8 @@ class SealedSegments {
 
     // ---- results of the last query() ----------------------------------------------------------------
     // Fills the slots (those of source 1, by order) of a namespace that has segments, together with the
-    // contexts of its index, `hot`, as if everything were in one index: contexts are distinct where any part
-    // distinguishes them.
+    // contexts of its index, `hot`, as if everything were in one index: a context that occurred only where
+    // the one of the next larger order did takes that one's slot, unless any part has more occurrences of it.
     void fill_slots(std::size_t index, const MatchLevels& hot, std::span<ContextSlot> slots);
     // Replaces `match` by the longest context of all segments, if that is longer.
     void update_match(Match& match) const;
