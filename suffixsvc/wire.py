@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import lru_cache
 from typing import Any, Final, NoReturn, cast
 
 import numpy as np
@@ -148,12 +149,17 @@ def _malformed(expected: str, got: object) -> NoReturn:
 def cost_to_proto(cost: VerifyCost) -> types_pb2.VerifyCost:
     """A verify cost for the wire. InvalidCostError: NaN, infinite, negative, empty or not numbers."""
     if type(cost) is float and 0 <= cost < math.inf:
-        return types_pb2.VerifyCost(per_token=cost)
+        return _cost_per_token(cost)
     as_cost_curve(cost, 0)
     array = np.asarray(cost)
     if array.ndim == 0:
         return types_pb2.VerifyCost(per_token=float(array))
     return types_pb2.VerifyCost(curve=types_pb2.CostCurve(cost=array.astype(_FLOAT32).tobytes()))
+
+
+@lru_cache(maxsize=64)  # callers repeat a few costs; nothing changes a message that was sent
+def _cost_per_token(cost: float) -> types_pb2.VerifyCost:
+    return types_pb2.VerifyCost(per_token=cost)
 
 
 def cost_from_proto(message: types_pb2.VerifyCost) -> float | FloatArray | None:

@@ -29,7 +29,7 @@ from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.counters import Counters, EmptyReason
 from suffixsvc_client.protocol.effects import Background, Call, Exchange, Pause, Post, Procedure
 from suffixsvc_client.protocol.session_state import SessionState
-from suffixsvc_client.protocol.session_values import LOST, REFUSALS, Phase, StepCall, mismatch
+from suffixsvc_client.protocol.session_values import LOST, REFUSALS, Phase, StepArguments, StepCall, mismatch
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Procedures:
 
     # ------------------------------------------------------------------------------------------- stepping
 
-    def steps(self, accepted: Sequence[tuple[SessionState, pb.StepRequest]]) -> Procedure[list[Draft]]:
+    def steps(self, accepted: Sequence[tuple[SessionState, StepArguments]]) -> Procedure[list[Draft]]:
         """Take one step of each session, in one message.
 
         Returns:

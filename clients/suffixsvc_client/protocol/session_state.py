@@ -29,7 +29,7 @@ from suffixsvc.types import Draft, Labels, OutputId, TokenIds, Verified, VerifyC
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 from suffixsvc.values import MAX_TOKEN_ID, as_int, as_token_array
-from suffixsvc_client.protocol.session_values import LOST, REFUSALS, Phase, StepCall, mismatch
+from suffixsvc_client.protocol.session_values import LOST, REFUSALS, Phase, StepArguments, StepCall, mismatch
 from suffixsvc_client.protocol.token_log import Piece, TokenLog
 
 StepOrAppend: TypeAlias = pb.StepRequest | pb.AppendContextRequest
@@ -96,7 +96,7 @@ class SessionState:
         tree: bool | str = False,
         at: int | None = None,
         verified: Verified | tuple[int, int, int] | None = None,
-    ) -> pb.StepRequest:
+    ) -> StepArguments:
         """Check a step and record its tokens, which cannot be lost from then on; its other arguments.
 
         Raises:
@@ -110,31 +110,31 @@ class SessionState:
         cost = wire.cost_to_proto(verify_cost)
         with self._lock:
             self._tokens.append(self._tokens.new_part(tokens, at), output=True)
-        return pb.StepRequest(max_draft_tokens=width, verify_cost=cost, tree=mode, verified=feedback)
+        return StepArguments(width, cost, mode, feedback)
 
-    def step_call(self, arguments: pb.StepRequest, batch: pb.StepBatch) -> StepCall:
+    def step_call(self, arguments: StepArguments, batch: pb.StepBatch) -> StepCall:
         """Add a step of a live session to a batch, with all tokens that are not sent yet."""
         with self._lock:
             preceding, at, data = self._unsent_step()
             lost = NOTHING_VERIFIED if self._last_draft_lost else None
-            cost = arguments.verify_cost
-            request = batch.items.add(
-                session_id=self.session_id,
-                seq=self._next_seq(),
+            cost, session_id, seq = arguments.verify_cost, self.session_id, self._next_seq()
+            batch.items.add(
+                session_id=session_id,
+                seq=seq,
                 new_token_ids=data,
                 at=at,
                 max_draft_tokens=arguments.max_draft_tokens,
                 verify_cost=None if cost == self._acked_cost else cost,
                 tree=arguments.tree,
-                verified=arguments.verified if arguments.HasField("verified") else lost,
+                verified=arguments.verified or lost,
             )
             from_acknowledged, end = self._sent == self._acked, len(self._tokens)
             self._sent = end
-            return StepCall(arguments, request, preceding, from_acknowledged, end)
+            return StepCall(arguments, session_id, seq, preceding, from_acknowledged, end)
 
     def _unsent_step(self) -> tuple[Sequence[pb.StreamRequest], int, bytes]:
         """Unsent tokens: messages for those that cannot be part of a step, then its position and tokens."""
-        pieces = list(self._tokens.pieces(self._sent, len(self._tokens)))
+        pieces = self._tokens.pieces(self._sent, len(self._tokens))
         last = pieces.pop() if pieces and pieces[-1].output else None
         preceding = [self._stream_request(piece) for piece in pieces]
         if last is None:
@@ -147,17 +147,17 @@ class SessionState:
             raise earlier
         if item.HasField("error"):
             raise wire.error_from_detail(item.error.error)
-        reply, sent, most = item.reply, call.request, call.arguments.max_draft_tokens
-        if reply.seq != sent.seq or reply.length != call.end or reply.session_id != sent.session_id:
+        reply, most = item.reply, call.arguments.max_draft_tokens
+        if reply.seq != call.seq or reply.length != call.end or reply.session_id != call.session_id:
             raise mismatch(
-                f"session {sent.session_id}, step {sent.seq}, length {call.end}",
+                f"session {call.session_id}, step {call.seq}, length {call.end}",
                 f"session {reply.session_id}, step {reply.seq}, length {reply.length}",
             )
         draft = wire.draft_from_proto(reply.draft)
         if len(draft) > most:
             raise mismatch(f"a draft of at most {most} tokens", len(draft))
         with self._lock:
-            if sent.session_id == self.session_id:
+            if call.session_id == self.session_id:
                 self._acked = max(self._acked, call.end)
                 self._acked_cost = call.arguments.verify_cost
             self._last_draft_lost = False
@@ -167,7 +167,7 @@ class SessionState:
         """Process a step's error: choose the position from which the next step sends."""
         with self._lock:
             self._last_draft_lost = True
-            if self.phase is not Phase.LIVE or call.request.session_id != self.session_id:
+            if self.phase is not Phase.LIVE or call.session_id != self.session_id:
                 return
             # A lost message leaves a gap. Any other gap or conflict means that the service's text differs.
             diverged = isinstance(error, (AppendConflict, StepSequenceError)) or (
@@ -222,8 +222,8 @@ class SessionState:
             self.phase = Phase.OPENING
             self.session_id = self.session_id or str(uuid.uuid4())
             prompt = len(self._tokens.prompt)
-            first = next(self._tokens.pieces(prompt, len(self._tokens)), None)
-            output = first if first is not None and first.output else None
+            pieces = self._tokens.pieces(prompt, len(self._tokens))
+            output = pieces[0] if pieces and pieces[0].output else None
             self._opening_end = len(self._tokens)
             return pb.OpenSessionRequest(
                 namespace=self.namespace,

@@ -16,6 +16,7 @@ from suffixsvc.errors import (
     UnknownSessionError,
 )
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import types_pb2
 
 #: errors after which this session is not served; all others may be transient. While a session is opened again
 #: a LimitExceededError may be transient too: it may be the limit on live sessions (``on_open_failure``)
@@ -35,12 +36,21 @@ class Phase(enum.Enum):
     CLOSED = enum.auto()
 
 
+class StepArguments(NamedTuple):
+    """The checked arguments of a step, beside its tokens."""
+
+    max_draft_tokens: int
+    verify_cost: types_pb2.VerifyCost
+    tree: pb.TreeMode
+    verified: pb.Verified | None
+
+
 class StepCall(NamedTuple):
     """One step in flight, and what its answer acknowledges."""
 
-    #: the arguments that its caller gave
-    arguments: pb.StepRequest
-    request: pb.StepRequest
+    arguments: StepArguments
+    session_id: str
+    seq: int
     #: messages that are sent before the step: tokens that cannot be part of it
     preceding: Sequence[pb.StreamRequest]
     #: all tokens before its first one are acknowledged, so that a gap cannot be due to a lost message

@@ -7,7 +7,6 @@ position  0        5          12      15         20
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -85,7 +84,7 @@ class TokenLog:
         self._tokens[self._length : end] = tokens
         self._length = end
 
-    def pieces(self, start: int, end: int) -> Iterator[Piece]:
+    def pieces(self, start: int, end: int) -> list[Piece]:
         """The tokens of ``start .. end`` in pieces of one kind that fit a message.
 
         The pieces are views: tokens that are in the log do not change.
@@ -93,10 +92,10 @@ class TokenLog:
         run_start, output = self._runs[-1]
         end = min(end, self._length)
         if start >= run_start and 0 < end - start <= CHUNK_TOKENS:  # the common case of a decode step
-            yield Piece(output, start, self._tokens[start:end])
-            return
+            return [Piece(output, start, self._tokens[start:end])]
         bounds = [*(run_start for run_start, _ in self._runs[1:]), self._length]
-        for (run_start, output), run_end in zip(self._runs, bounds, strict=True):
-            low, high = max(start, run_start), min(end, run_end)
-            for at in range(low, high, CHUNK_TOKENS):
-                yield Piece(output, at, self._tokens[at : min(high, at + CHUNK_TOKENS)])
+        return [
+            Piece(output, at, self._tokens[at : min(end, run_end, at + CHUNK_TOKENS)])
+            for (run_start, output), run_end in zip(self._runs, bounds, strict=True)
+            for at in range(max(start, run_start), min(end, run_end), CHUNK_TOKENS)
+        ]
