@@ -18,7 +18,8 @@ last step can run past the end. The rules of the scheduler and the front end are
 
 If vLLM's runner has another layout, only the end-of-sequence tokens of the generation config and of the
 tokenizer, and the model's length, end a response, until a runner is found. After that, a step in which the
-runner or a request is missing has no drafts; the next step adds the tokens that its responses gained meanwhile.
+runner or a request is missing has no drafts; the next step adds the tokens that its responses gained
+meanwhile.
 """
 
 from __future__ import annotations

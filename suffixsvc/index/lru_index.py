@@ -102,8 +102,10 @@ class LruIndex:
             self._add(output_id, last_used, written_us, tokens, _PINNED * pinned | _OWN_TTL * own_ttl)
 
     def bind_writer(self, writer: int, output_id: OutputId) -> None:
-        """Map a writer number to its output. The hot index knows the session or output that a text belongs to by
-        such a number; it is not a thread."""
+        """Map a writer number to its output.
+
+        The hot index knows the session or output that a text belongs to by such a number; it is not a thread.
+        """
         with self._lock:
             self._id_of[writer] = output_id
             # most entries then belong to removed outputs
