@@ -1,4 +1,4 @@
-"""Check that an address to listen at cannot be reached by other machines."""
+"""Addresses of hosts and ports: resolution, and the check that other machines cannot reach one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def resolve(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[tuple[
         found = socket.getaddrinfo(host, port, family, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # UnicodeError: an invalid DNS name
         raise ListenError(
-            f"cannot listen on {_address(host, port)}",
+            f"cannot listen on {host_and_port(host, port)}",
             expected="a host of this machine",
             got=str(error)[:200],
         ) from None
@@ -26,12 +26,13 @@ def require_loopback(host: str, port: int, danger: str, family: int = socket.AF_
     for _, ip in resolve(host, port, family):
         if not ipaddress.ip_address(ip.partition("%")[0]).is_loopback:
             raise ListenError(
-                f"cannot listen on {_address(host, port)}: every host that reaches it could {danger}",
+                f"cannot listen on {host_and_port(host, port)}: every host that reaches it could {danger}",
                 expected="a loopback address such as 127.0.0.1",
                 got=ip,
                 remedy="Pass --insecure-network if the network is trusted.",
             )
 
 
-def _address(host: str, port: int) -> str:
+def host_and_port(host: str, port: int) -> str:
+    """``HOST:PORT``, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

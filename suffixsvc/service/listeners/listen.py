@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from suffixsvc.errors import ListenError
 from suffixsvc.frames import DIRECT_SUFFIX
-from suffixsvc.transport.loopback import require_loopback, resolve
+from suffixsvc.transport.loopback import host_and_port, require_loopback, resolve
 from suffixsvc.transport.peer_credentials import socket_path
 
 #: sun_path holds 108 bytes including the terminating zero
@@ -40,7 +40,7 @@ class TcpAddress:
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_and_port(self.host, self.port)
 
 
 Address = UnixAddress | TcpAddress

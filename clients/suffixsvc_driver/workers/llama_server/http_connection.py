@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from suffixsvc.errors import InvalidConfigError, ProtocolError, ServiceTimeoutError, ServiceUnavailableError
+from suffixsvc.transport.loopback import host_and_port
 
 _CONNECT_SECONDS: Final = 3.0
 #: timeout of one read; callers have shorter timeouts of their own
@@ -32,8 +33,7 @@ class HttpAddress:
     prefix: str = ""
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}{self.prefix}"
+        return f"http://{host_and_port(self.host, self.port)}{self.prefix}"
 
 
 def parse_http_address(text: str) -> HttpAddress:
