@@ -115,25 +115,26 @@ class SessionState:
     def step_call(self, arguments: StepArguments, batch: pb.StepBatch) -> StepCall:
         """Add a step of a live session to a batch, with all tokens that are not sent yet."""
         with self._lock:
-            preceding, at, data = self._unsent_step()
-            lost = NOTHING_VERIFIED if self._last_draft_lost else None
-            cost, session_id, seq = arguments.verify_cost, self.session_id, self._next_seq()
-            batch.items.add(
-                session_id=session_id,
-                seq=seq,
-                new_token_ids=data,
-                at=at,
-                max_draft_tokens=arguments.max_draft_tokens,
-                verify_cost=None if cost == self._acked_cost else cost,
-                tree=arguments.tree,
-                verified=arguments.verified or lost,
-            )
+            item = batch.items.add()  # set field by field: twice as fast as keyword arguments
+            preceding, item.at, item.new_token_ids = self._unsent_step()
+            item.session_id = session_id = self.session_id
+            item.seq = seq = self._next_seq()
+            item.max_draft_tokens = arguments.max_draft_tokens
+            item.tree = arguments.tree
+            if arguments.verify_cost != self._acked_cost:
+                item.verify_cost.CopyFrom(arguments.verify_cost)
+            feedback = arguments.verified or (NOTHING_VERIFIED if self._last_draft_lost else None)
+            if feedback is not None:
+                item.verified.CopyFrom(feedback)
             from_acknowledged, end = self._sent == self._acked, len(self._tokens)
             self._sent = end
             return StepCall(arguments, session_id, seq, preceding, from_acknowledged, end)
 
     def _unsent_step(self) -> tuple[Sequence[pb.StreamRequest], int, bytes]:
         """Unsent tokens: messages for those that cannot be part of a step, then its position and tokens."""
+        tail = self._tokens.output_from(self._sent)
+        if tail is not None:
+            return (), self._sent, wire.pack_tokens(tail)
         pieces = self._tokens.pieces(self._sent, len(self._tokens))
         last = pieces.pop() if pieces and pieces[-1].output else None
         preceding = [self._stream_request(piece) for piece in pieces]

@@ -84,15 +84,18 @@ class TokenLog:
         self._tokens[self._length : end] = tokens
         self._length = end
 
+    def output_from(self, start: int) -> TokenArray | None:
+        """The tokens from ``start`` on if they are one piece of output, as at most steps; else None."""
+        run_start, output = self._runs[-1]
+        if output and run_start <= start < self._length <= start + CHUNK_TOKENS:
+            return self._tokens[start : self._length]
+        return None
+
     def pieces(self, start: int, end: int) -> list[Piece]:
         """The tokens of ``start .. end`` in pieces of one kind that fit a message.
 
         The pieces are views: tokens that are in the log do not change.
         """
-        run_start, output = self._runs[-1]
-        end = min(end, self._length)
-        if start >= run_start and 0 < end - start <= CHUNK_TOKENS:  # the common case of a decode step
-            return [Piece(output, start, self._tokens[start:end])]
         bounds = [*(run_start for run_start, _ in self._runs[1:]), self._length]
         return [
             Piece(output, at, self._tokens[at : min(end, run_end, at + CHUNK_TOKENS)])
