@@ -35,12 +35,12 @@ def as_token_array(value: TokenIds, name: str = "token_ids", *, checked: bool = 
     Raises:
         InvalidTokensError: not 1-D, not integers, or an id outside 0 .. 2**31 - 1.
     """
-    if type(value) is list and 0 < len(value) <= _SHORT_LIST and {*map(type, value)} == {int}:
-        # the tokens of a decode step
-        low, high = min(value), max(value)
-        if low < 0 or high > MAX_TOKEN_ID:
-            raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", low if low < 0 else high)
-        return np.array(value, np.int32)
+    if type(value) is list and 0 < len(value) <= _SHORT_LIST:  # the tokens of a decode step
+        wrong = [token for token in value if type(token) is not int or not 0 <= token <= MAX_TOKEN_ID]
+        if not wrong:
+            return np.array(value, np.int32)
+        if type(wrong[0]) is int:
+            raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", wrong[0])
     if isinstance(value, np.ndarray) and value.dtype == np.int32 and value.ndim == 1:
         if not checked:
             return np.ascontiguousarray(value)
@@ -153,10 +153,13 @@ def as_int(
     error: type[InvalidInputError] = InvalidInputError,
 ) -> int:
     """An integer in ``low`` .. ``high``, also of numpy, as an int; ``error`` names the argument otherwise."""
-    try:
-        number = low - 1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = low - 1
+    if type(value) is int:
+        number = value
+    else:
+        try:
+            number = low - 1 if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = low - 1
     if number < low or (high is not None and number > high):
         condition = f">= {low}" if high is None else f"in {low} .. {high}"
         raise error(f"{name} must be an int {condition}", got=repr(value)[:80])
@@ -165,7 +168,9 @@ def as_int(
 
 def as_tree(tree: bool | str) -> bool | str:
     """False, True or "auto"; InvalidInputError otherwise."""
-    if isinstance(tree, (bool, np.bool_)):
+    if tree is True or tree is False:
+        return tree
+    if isinstance(tree, np.bool_):
         return bool(tree)
     if isinstance(tree, str) and tree == "auto":
         return tree

@@ -69,6 +69,8 @@ class Session:
         self._reads = [r.index for r in reads]
         self._labels = dict(labels)
         self._limits = limits
+        #: most tokens of a decode step: a whole draft and one more token
+        self._decode_step_tokens = limits.max_draft_tokens + 1
         self._on_close = on_close
         self._admit = admit
         self._lock = threading.Lock()
@@ -131,10 +133,13 @@ class Session:
         """
         tokens = as_token_array(new_token_ids, "new_token_ids", checked=False)
         params = draft_params(max_draft_tokens, verify_cost, tree, self._limits.max_draft_tokens)
-        sent, accepted = as_feedback(verified)
-        position = as_position(at)
-        with self.admit_step(len(tokens)):
+        sent, accepted = (0, 0) if verified is None else as_feedback(verified)
+        position = -1 if at is None else as_position(at)
+        if len(tokens) <= self._decode_step_tokens:
             found = self._stepper.step(tokens, position, *params, sent, accepted, core.WIRE_SOURCES)
+        else:
+            with self.admit_step(len(tokens)):
+                found = self._stepper.step(tokens, position, *params, sent, accepted, core.WIRE_SOURCES)
         if found is None:
             return Draft.empty()
         if isinstance(found, core.Refusal):
@@ -318,7 +323,7 @@ class Session:
     # ------------------------------------------------------------------------------------ for the service
 
     def admit_step(self, tokens: int) -> AbstractContextManager[None]:
-        """Admit a step of more tokens than a decode step has (a whole draft and one more token), in a block.
+        """Admit a step of more tokens than a decode step has, in a block.
 
         Decode steps are never rejected. The core's dispatcher leaves larger steps to the service, which
         admits them first.
@@ -326,7 +331,7 @@ class Session:
         Raises:
             LimitExceededError: the tokens do not fit; at the beginning of the block.
         """
-        return self._admit(0, tokens) if tokens > self._limits.max_draft_tokens + 1 else nullcontext()
+        return self._admit(0, tokens) if tokens > self._decode_step_tokens else nullcontext()
 
     # ------------------------------------------------------------------------------------------- internal
 

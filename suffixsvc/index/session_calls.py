@@ -32,7 +32,7 @@ def draft_params(
     """
     width = min(as_int("max_draft_tokens", max_draft_tokens, 0), limit)
     curve, mode = native_curve(cost, width), as_tree(tree)
-    return width, curve, mode if isinstance(mode, bool) else curve.trees_pay()
+    return width, curve, mode if type(mode) is bool else curve.trees_pay()
 
 
 def native_curve(cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
@@ -49,17 +49,15 @@ def _converted(cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
     return core.Curve(as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1])
 
 
-def as_feedback(verified: Verified | tuple[int, int, int] | None) -> tuple[int, int]:
-    """(width, accepted) of what was sent to the target; (0, 0) for None. Raises InvalidInputError."""
-    if verified is None:
-        return 0, 0
+def as_feedback(verified: Verified | tuple[int, int, int]) -> tuple[int, int]:
+    """(width, accepted) of what was sent to the target. Raises InvalidInputError."""
     checked = as_verified(verified)
     return checked.width, checked.accepted
 
 
-def as_position(at: int | None) -> int:
-    """An absolute position, at most MAX_POSITION; -1 for None. InvalidInputError unless it is an int >= 0."""
-    return -1 if at is None else min(as_int("at", at, 0), MAX_POSITION)
+def as_position(at: int) -> int:
+    """An absolute position, at most MAX_POSITION. InvalidInputError unless it is an int >= 0."""
+    return min(as_int("at", at, 0), MAX_POSITION)
 
 
 def overlap(text: TokenArray, context: TokenArray) -> int:
