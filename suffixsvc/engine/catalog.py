@@ -124,7 +124,7 @@ class Catalog:
                 index = self._create(path)
             if index.deleted:
                 raise namespace_being_deleted(path)
-            _require_tokenizer(index, tokenizer)
+            _require_tokenizer(index.path, index.tokenizer, tokenizer)
         return index
 
     def bind(self, index: NamespaceIndex, tokenizer: str) -> None:
@@ -140,7 +140,7 @@ class Catalog:
         if not tokenizer:
             return
         with self._lock:
-            _require_tokenizer(index, tokenizer)
+            _require_tokenizer(index.path, index.tokenizer, tokenizer)
             index.tokenizer = tokenizer
             self._lock.wait_for(lambda: index.stored or not index.untagged_writes)
             is_logged = not index.stored or index.logged_tokenizer == tokenizer
@@ -203,10 +203,7 @@ class Catalog:
         index = self.get(validate_namespace(path))
         if index is None or index.deleted:
             raise unknown_namespace(path)
-        if index.tokenizer and tokenizer and index.tokenizer != tokenizer:
-            raise tokenizer_mismatch(
-                path, tokenizer, index.tokenizer, "Read only namespaces of the same tokenizer."
-            )
+        _require_tokenizer(path, tokenizer, index.tokenizer, "Read only namespaces of the same tokenizer.")
         return index
 
     def store(self, index: NamespaceIndex) -> None:
@@ -238,7 +235,7 @@ class Catalog:
         with self._lock:
             if index.deleted:
                 raise unknown_namespace(index.path)
-            _require_tokenizer(index, tokenizer)
+            _require_tokenizer(index.path, index.tokenizer, tokenizer)
             index.tokenizer = tokenizer or index.tokenizer
             index.writes += 1
             if index.stored and index.logged_tokenizer == index.tokenizer:
@@ -324,7 +321,7 @@ class Catalog:
                 log.warning("the learned tables could not be saved", namespace=index.path, error=str(error))
 
 
-def _require_tokenizer(index: NamespaceIndex, tokenizer: str) -> None:
-    """Raise TokenizerMismatchError if another tokenizer is bound to a namespace; "" goes with any."""
-    if tokenizer and index.tokenizer and index.tokenizer != tokenizer:
-        raise tokenizer_mismatch(index.path, index.tokenizer, tokenizer)
+def _require_tokenizer(path: str, expected: str, got: str, *remedy: str) -> None:
+    """Raise TokenizerMismatchError if a namespace and its caller differ in tokenizer; "" goes with any."""
+    if expected and got and expected != got:
+        raise tokenizer_mismatch(path, expected, got, *remedy)
