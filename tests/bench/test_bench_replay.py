@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 from xml.etree import ElementTree
 
@@ -19,6 +19,7 @@ from suffixsvc.plots import COLOURS, Chart, Series, svg
 from suffixsvc.plots.files import svg_file
 from suffixsvc_bench.replay.logs import find_logs
 from suffixsvc_bench.replay.traces import Selection, kind_of, load_trace, load_traces, split_agents
+from support.command_line import run_verb
 from support.tiny_tokenizer import write_gguf, write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,15 +135,8 @@ def test_a_chart_in_a_file_stands_alone() -> None:
 # -------------------------------------------------------------------------------------------- the command
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "suffixsvc_cli", "bench", "replay", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, "NO_COLOR": "1"},
-    )
+def run(*arguments: str) -> CompletedProcess[str]:
+    return run_verb("bench", "replay", *arguments)
 
 
 OURS = ("--method", "ours-linear", "--method", "ours-tree", "--method", "prompt-lookup")
@@ -236,13 +230,17 @@ def test_json_has_everything(tmp_path: Path) -> None:
 
 
 def test_the_same_request_gives_the_same_figures() -> None:
-    def figures() -> Any:
-        (one,) = json.loads(run(str(SAMPLE), *OURS, "--json", "--max-calls", "15", "--shuffle").stdout)[
-            "traces"
-        ]
+    """In another process, too: hashes of texts differ between processes."""
+    request = ["bench", "replay", str(SAMPLE), *OURS, "--json", "--max-calls", "15", "--shuffle"]
+
+    def figures(result: CompletedProcess[str]) -> Any:
+        (one,) = json.loads(result.stdout)["traces"]
         return [(run["method"], run["cost"], run["speedups"], run["widths"]) for run in one["runs"]]
 
-    assert figures() == figures()
+    elsewhere = subprocess.run(
+        [sys.executable, "-m", "suffixsvc_cli", *request], capture_output=True, text=True, check=True
+    )
+    assert figures(run_verb(*request)) == figures(elsewhere)
 
 
 @pytest.mark.parametrize("verb", [["replay"], ["bench", "replay", "--method", "prompt-lookup"]])
@@ -250,17 +248,7 @@ def test_texts_are_encoded_with_a_gguf(verb: list[str], tmp_path: Path) -> None:
     """Both verbs refused the GGUF that `build` takes: "Cannot instantiate Tokenizer from buffer"."""
     log = write_log(tmp_path / "texts.jsonl", [{"prompt": "q", "response": "an answer"}] * 2)
     for codec in (write_gguf(tmp_path / "m.gguf"), write_tokenizer(tmp_path / "t.json")):
-        command = [
-            sys.executable,
-            "-m",
-            "suffixsvc_cli",
-            *verb,
-            str(log),
-            "--tokenizer",
-            str(codec),
-            "--json",
-        ]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        ran = run_verb(*verb, log, "--tokenizer", codec, "--json")
         assert ran.returncode == 0, ran.stderr
         assert set(re.findall(r'"tokens": (\d+)', ran.stdout)) == {"18"}
 
@@ -288,8 +276,9 @@ def test_texts_are_encoded_with_a_gguf(verb: list[str], tmp_path: Path) -> None:
     ],
 )
 def test_invalid_input_is_one_message_and_writes_nothing(
-    arguments: list[str], says: str, tmp_path: Path
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     write_log(tmp_path / "ids.jsonl", records("sql", "sql", "sql"))
     write_log(tmp_path / "texts.jsonl", [{"response": "abc"}])
     (tmp_path / "empty.jsonl").write_text("")
@@ -297,7 +286,7 @@ def test_invalid_input_is_one_message_and_writes_nothing(
     (tmp_path / "nan.json").write_text("[0, 1, NaN]")
     (tmp_path / "short.json").write_text("[]")
     before = sorted(path.name for path in tmp_path.iterdir())
-    result = run(*arguments, cwd=tmp_path)
+    result = run(*arguments)
     assert result.returncode == 2, result.stdout
     assert says in result.stderr
     assert "Traceback" not in result.stderr
