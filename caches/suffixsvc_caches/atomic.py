@@ -1,35 +1,16 @@
-"""Atomic file creation: a file gets its name after all of its bytes are durable."""
+"""Atomic creation of the files of a build, after a check of their paths; errors are typed."""
 
 from __future__ import annotations
 
-import errno
-import glob
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import IO
 
 from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError
-from suffixsvc.store.files import folder as store_folder
+from suffixsvc.runtime.atomic_file import atomic_file, sync_folder_if_possible
 from suffixsvc.store.files.folder import FULL_ERRNOS
-
-#: errors of folders that cannot be synced: the file system does not support it, the folder is not readable
-_NO_SYNC: Final = (errno.EINVAL, errno.EACCES)
-_TEMPORARY: Final = ".tmp"
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the entries of a folder durable, where the file system supports it.
-
-    Raises:
-        OSError: the file system failed.
-    """
-    try:
-        store_folder.sync_folder(str(folder))
-    except OSError as error:
-        if error.errno not in _NO_SYNC:
-            raise
 
 
 def make_folder(folder: Path) -> None:
@@ -41,7 +22,7 @@ def make_folder(folder: Path) -> None:
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+        sync_folder_if_possible(folder.parent)
 
 
 def require_file_path(path: Path) -> None:
@@ -82,42 +63,14 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
         StoreFullError, StoreError: the file cannot be written; no partial file is left.
     """
     require_new(path, force=force)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
-        # An existing one belongs to a killed process that had the same pid.
-        with temporary.open("wb") as file:
+        with atomic_file(path) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise write_error(error, f"cannot write {path}") from None
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def write_error(error: OSError, message: str, remedy: str | None = None) -> StoreError:
     """Return the typed error for a write that failed: StoreFullError if the disk or a quota is full."""
     kind = StoreFullError if error.errno in FULL_ERRNOS else StoreError
     return kind(message, got=error.strerror, remedy=remedy)
-
-
-def remove_stale_temporaries(path: Path) -> None:
-    """Remove the temporary files of a path that killed processes left."""
-    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY}"):
-        pid = temporary.name.removesuffix(_TEMPORARY).rpartition(".")[2]
-        if pid.isdecimal() and not _is_running(int(pid)):
-            temporary.unlink(missing_ok=True)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True

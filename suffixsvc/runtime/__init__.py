@@ -1,1 +1,1 @@
-"""Processes, threads and signals: child processes, server lifecycle, background tasks, log output."""
+"""Processes, threads, signals and files: server lifecycle, background tasks, log output, atomic files."""

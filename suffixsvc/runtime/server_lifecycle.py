@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc.runtime.atomic_file import write_atomically
 
 #: options of all gRPC servers
 SERVER_OPTIONS: Final = (
@@ -92,10 +93,8 @@ def write_ready_file(path: Path | None, **fields: object) -> None:
     """Write the ready file, a JSON object of ``fields`` and the pid, atomically. InvalidConfigError."""
     if path is None:
         return
-    temporary = path.with_name(path.name + ".new")
     with _readable_failure(path):
-        temporary.write_text(json.dumps({**fields, "pid": os.getpid()}) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write_atomically(path, json.dumps({**fields, "pid": os.getpid()}) + "\n")
 
 
 def remove_ready_file(path: Path | None) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError
-from suffixsvc_caches.atomic import new_file, remove_stale_temporaries, require_new
+from suffixsvc_caches.atomic import new_file, require_new
 from support.durable_names import DurableNames
 from support.small_disk import files_up_to
 
@@ -43,28 +44,6 @@ def test_devices_pipes_and_folders_are_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_temporary_files_of_killed_processes_are_replaced(tmp_path: Path) -> None:
-    """A process with the same pid, which is usual in containers, could not write the file again."""
-    path = tmp_path / "s[1].bin"
-    mine = tmp_path / f".{path.name}.{os.getpid()}.tmp"
-    mine.write_bytes(b"stale")
-    with new_file(path) as file:
-        file.write(b"whole")
-    assert path.read_bytes() == b"whole"
-    for name in (f".{path.name}.999999999.tmp", f".{path.name}.99999999999999999999.tmp"):
-        (tmp_path / name).write_bytes(b"stale")
-    others = [
-        f".{path.name}.{os.getpid()}.tmp",
-        f".{path.name}.1.tmp",
-        f".{path.name}.mine.tmp",
-        ".s.bin.7.tmp",
-    ]
-    for name in others:
-        (tmp_path / name).write_bytes(b"other")
-    remove_stale_temporaries(path)
-    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([*others, path.name])
-
-
 def test_a_written_file_survives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     durable = DurableNames(monkeypatch)
     with new_file(tmp_path / "s.bin") as file:
@@ -74,12 +53,15 @@ def test_a_written_file_survives_a_power_failure(tmp_path: Path, monkeypatch: py
 
 def test_a_file_in_a_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some file systems do not support it; other errors are raised."""
+    sync = os.fsync
     for number, refused in ((errno.EINVAL, False), (errno.EIO, True)):
 
-        def fail(path: str, number: int = number) -> None:
-            raise OSError(number, os.strerror(number), path)
+        def fail_for_folders(fd: int, number: int = number) -> None:
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise OSError(number, os.strerror(number))
+            sync(fd)
 
-        monkeypatch.setattr("suffixsvc.store.files.folder.sync_folder", fail)
+        monkeypatch.setattr(os, "fsync", fail_for_folders)
         with (
             pytest.raises(StoreError) if refused else contextlib.nullcontext(),
             new_file(tmp_path / f"{number}.bin") as file,

@@ -9,7 +9,7 @@ from typing import Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.plots import CHART_CSS, COLOURS, Chart, svg
-from suffixsvc_driver.settings.atomic_file import write_atomically
+from suffixsvc.runtime.atomic_file import write_atomically
 
 #: frame with the style sheet, colours for light and dark
 _TEMPLATE: Final = Path(__file__).with_name("page.html")

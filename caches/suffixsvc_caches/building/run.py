@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, StoreFullError, TokenizerMismatchError
-from suffixsvc_caches.atomic import remove_stale_temporaries, require_file_path, require_new
+from suffixsvc.runtime.atomic_file import remove_stale_temporaries
+from suffixsvc_caches.atomic import require_file_path, require_new
 from suffixsvc_caches.building.lookup_caches import LookupFiles
 from suffixsvc_caches.building.spec import BuildSpec
 from suffixsvc_caches.counting.journal import Journal

@@ -31,7 +31,8 @@ from typing import IO, Any, Final
 
 from suffixsvc.core.ngram_count import check_run
 from suffixsvc.errors import InvalidInputError, StoreCorruptError, StoreError, StoreLockedError
-from suffixsvc_caches.atomic import make_folder, sync_folder, write_error
+from suffixsvc.runtime.atomic_file import sync_folder_if_possible
+from suffixsvc_caches.atomic import make_folder, write_error
 
 _NAME: Final = "journal.jsonl"
 _FINISHED: Final = "finished"
@@ -77,7 +78,7 @@ class Journal:
             make_folder(folder)
             # Unbuffered: bytes of a failed write must not be written by a later flush.
             self._file = (folder / _NAME).open("a+b", buffering=0)
-            sync_folder(folder)
+            sync_folder_if_possible(folder)
         except OSError as error:
             raise StoreError(f"cannot use the work folder {folder}", got=error.strerror) from None
         try:
@@ -94,7 +95,7 @@ class Journal:
         """Remove the folder of a finished build; after a crash the next build there completes the removal."""
         with contextlib.suppress(OSError):  # the outputs of the build are complete
             (self.folder / _NAME).rename(self.folder / _FINISHED)
-            sync_folder(self.folder)  # the rename must be durable before runs are removed
+            sync_folder_if_possible(self.folder)  # the rename must be durable before runs are removed
             _remove(self.folder)
         self.close()
 
@@ -191,7 +192,7 @@ class Journal:
     def _sync_names(self) -> None:
         """Make the names of new runs durable."""
         try:
-            sync_folder(self.folder)
+            sync_folder_if_possible(self.folder)
         except OSError as error:
             raise write_error(error, f"cannot write to {self.folder}") from None
 

@@ -30,6 +30,7 @@ def bench_decode(options: DecodeOptions) -> None:
     """
     from rich.console import Console
 
+    from suffixsvc.runtime.atomic_file import write_atomically
     from suffixsvc.runtime.stop_signals import stop_on_signals
     from suffixsvc_bench.decode.command import run_decode
     from suffixsvc_bench.decode.tables import decode_parts
@@ -38,7 +39,6 @@ def bench_decode(options: DecodeOptions) -> None:
     from suffixsvc_bench.decode.workload.jobs import WORKLOADS
     from suffixsvc_bench.report.output import report_progress, require_file_path
     from suffixsvc_bench.report.tables import Grid, print_grid
-    from suffixsvc_driver.settings.atomic_file import write_atomically
 
     for name in ("report", "prepared", "best"):
         require_file_path(getattr(options, name), f"--{name}")

@@ -23,8 +23,8 @@ import xxhash
 
 from suffixsvc.config import data_home
 from suffixsvc.errors import InvalidCostError
+from suffixsvc.runtime.atomic_file import write_atomically
 from suffixsvc_driver.cost.curve import CostCurve, is_number_list
-from suffixsvc_driver.settings.atomic_file import write_atomically
 
 _FORMAT: Final = "suffixsvc-cost/2"
 _RELATIVE_FORMAT: Final = "suffixsvc-cost/1"

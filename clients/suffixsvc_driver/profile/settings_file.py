@@ -28,9 +28,9 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc.runtime.atomic_file import write_atomically
 from suffixsvc.settings import read_toml
 from suffixsvc_driver.sampling.settings import Sampling
-from suffixsvc_driver.settings.atomic_file import write_atomically
 from suffixsvc_driver.settings.checks import as_integer, as_real, check_numbers
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.llama.context import ContextSettings

@@ -32,9 +32,10 @@ import xxhash
 from lmdb import verify as lmdb_verify
 
 from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError
+from suffixsvc.runtime.atomic_file import sync_folder
 from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.files import page_walk
-from suffixsvc.store.files.folder import DATA_FILE, disk_error, sync_folder
+from suffixsvc.store.files.folder import DATA_FILE, disk_error
 from suffixsvc.store.files.meta_journal import MetaBeforeImage
 from suffixsvc.store.files.page_walk import DATA_VERSION, MAGIC, META, META_FLAG, NO_PAGE, Meta, unpack_meta
 from suffixsvc.store.records.keys import COUNTERS_KEY

@@ -18,6 +18,7 @@ import weakref
 from typing import Final
 
 from suffixsvc.errors import StoreError, StoreForeignError, StoreFullError, StoreLockedError
+from suffixsvc.runtime.atomic_file import sync_folder
 
 DATA_FILE: Final = "data.mdb"
 _LOCK_FILE: Final = "owner.lock"
@@ -39,15 +40,6 @@ def disk_error(error: OSError, path: str, doing: str) -> StoreError:
         got=error.strerror,
         remedy="The data folder must be a writable directory of the user who runs this.",
     )
-
-
-def sync_folder(path: str) -> None:
-    """Make created and renamed entries of a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def prepare_folder(path: str) -> None:

@@ -24,7 +24,8 @@ from typing import Final
 import structlog
 
 from suffixsvc.errors import StoreCorruptError, StoreForeignError
-from suffixsvc.store.files.folder import disk_error, sync_folder
+from suffixsvc.runtime.atomic_file import sync_folder
+from suffixsvc.store.files.folder import disk_error
 from suffixsvc.store.records.framing import Layout
 
 log = structlog.get_logger(__name__)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.runtime.atomic_file import write_atomically
 from suffixsvc_bench.decode.workload.jobs import Job
 from suffixsvc_bench.report.output import read_json
-from suffixsvc_driver.settings.atomic_file import write_atomically
 
 _FORMAT: Final = "suffixsvc-decode-prepared/1"
 
