@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from suffixsvc.errors import ModelNotFoundError
@@ -15,6 +16,11 @@ from suffixsvc.errors import ModelNotFoundError
 # A test is never timed: how long an example takes is the machine's business.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Python's own tracebacks in log lines of these processes: rich's, with the variables of every frame, take a
+# tenth of a second each.
+_renderer = structlog.get_config()["processors"][-1]
+_renderer.exception_formatter = structlog.dev.plain_traceback
 
 #: Each worker holds models and services of its own; more of them than this gain little and want memory.
 _MOST_WORKERS = 4
