@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,11 @@ from suffixsvc_bench.index.parts.peer import ArcticTree
 from suffixsvc_bench.index.parts.restart import measure_restarts
 from suffixsvc_bench.index.report import write_index_report
 from suffixsvc_bench.index.run import run_index_bench
+from suffixsvc_bench.index.tables import index_parts
 from suffixsvc_bench.index.texts import VOCABULARY, from_log, stream
 from suffixsvc_bench.methods.arctic import find_python
 from suffixsvc_bench.methods.peer_process import PeerFailedError
+from suffixsvc_bench.report.output import print_results
 from suffixsvc_cli.bench.index import bench_index
 
 LOG = Path(__file__).parents[1] / "data" / "recorded_demo.jsonl.gz"
@@ -78,15 +81,25 @@ def test_a_log_comes_again_under_other_ids_with_its_repetition_kept() -> None:
             assert back.setdefault(y, x) == x
 
 
-def test_all_figures_are_there_and_agree_with_each_other() -> None:
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of a run that also fills and opens folders."""
+    folder = tmp_path_factory.mktemp("folders")
     shares: list[float] = []
-    results = run_index_bench(SMALL, lambda _, share: shares.append(share))
+    found = run_index_bench(
+        dataclasses.replace(SMALL, restart=True, folder=folder), lambda _, share: shares.append(share)
+    )
+    assert shares == sorted(shares)
+    assert json.loads(json.dumps(found)) == found
+    assert not list(folder.iterdir())
+    return found
+
+
+def test_all_figures_are_there_and_agree_with_each_other(results: dict[str, Any]) -> None:
     for text in results["texts"].values():
         assert {"add an output", "discard the session", "settle them"} <= {at["job"] for at in text["holds"]}
         assert {"index", "segment", "learner"} <= {at["lock"] for at in text["holds"]}
         assert all(at["work"] <= 2_048 + 128 + 32_768 for at in text["holds"])
-    assert json.loads(json.dumps(results)) == results
-    assert shares == sorted(shares)
     assert set(results["texts"]) == set(KINDS)
     for text in results["texts"].values():
         assert [at["tokens"] for at in text["sizes"]] == [3_000, 9_000]
@@ -115,7 +128,8 @@ def test_invalid_sizes_and_kinds_are_refused() -> None:
 def test_the_verb_prints_a_table_or_json_and_refuses_invalid_sizes() -> None:
     app = typer.Typer()
     app.command()(bench_index)
-    few = ["--sizes", "60k", "--kind", "realistic", "--no-peer", "--seed", "7"]
+    few = ["--sizes", "3k", "--output-tokens", "20", "--kind", "realistic", "--no-peer", "--seed", "7"]
+    few += ["--no-restart"]  # the table of these folders is checked below
     table = CliRunner().invoke(app, few)
     assert table.exit_code == 0, table.output
     assert "ingest, us per token" in table.stdout
@@ -148,16 +162,12 @@ def test_the_peer_does_the_same_work_where_it_is_installed() -> None:
         assert tree.remove(20)["seconds"] > 0
 
 
-def test_folders_are_filled_opened_by_others_and_removed(tmp_path: Path) -> None:
-    shares: list[float] = []
-    found = measure_restarts(
-        (10_000, 30_000), "realistic", 100, 1, tmp_path, lambda _, share: shares.append(share)
-    )
-    assert json.loads(json.dumps(found)) == found
-    assert not list(tmp_path.iterdir())
-    assert shares == sorted(shares)
+def test_folders_are_filled_and_opened_by_others(
+    results: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = results["restart"]
     small, large = found["sizes"]
-    assert (small["tokens"], large["tokens"]) == (10_000, 30_000)
+    assert (small["tokens"], large["tokens"]) == (3_000, 9_000)
     for at in found["sizes"]:
         assert 0 < at["open_s"] <= at["first_draft_s"]
         assert at["segments"] == 1
@@ -169,6 +179,8 @@ def test_folders_are_filled_opened_by_others_and_removed(tmp_path: Path) -> None
     assert small["append_draft_of_smallest"] == {"new": 1.0, "known": 1.0}
     ratio = large["append_draft_us_known"] / small["append_draft_us_known"]
     assert large["append_draft_of_smallest"]["known"] == pytest.approx(ratio)
+    print_results(results, index_parts, as_json=False, seed=1)
+    assert "a folder, realistic" in capsys.readouterr().out
 
 
 def test_a_part_that_fails_is_named(tmp_path: Path) -> None:
@@ -177,8 +189,7 @@ def test_a_part_that_fails_is_named(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_growth_is_drawn_and_the_page_needs_nothing_else(tmp_path: Path) -> None:
-    results = run_index_bench(dataclasses.replace(SMALL, restart=True, folder=tmp_path))
+def test_growth_is_drawn_and_the_page_needs_nothing_else(results: dict[str, Any], tmp_path: Path) -> None:
     drawn = {chart.title: chart for chart in index_charts(results)}
     memory = drawn["Memory of the hot index"]
     assert [series.name for series in memory.series] == list(KINDS)
