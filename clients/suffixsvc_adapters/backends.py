@@ -36,7 +36,8 @@ class AdapterSettings:
         tokenizer: fingerprint of the tokenizer; a namespace of another one is refused.
         reads: further namespaces to draft from; in the environment separated by commas.
         step_timeout_s: time that a service may take in a decode step.
-        verify_cost, max_draft_tokens, max_sequences, idle_seconds: see :class:`TrackerConfig`.
+        verify_cost, max_draft_tokens, max_sequences, idle_seconds: see :class:`TrackerConfig` and
+            :meth:`override`.
 
     Raises:
         InvalidConfigError: both target and data, or step_timeout_s without a target.
@@ -68,8 +69,13 @@ class AdapterSettings:
             )
 
     def override(self, config: TrackerConfig) -> TrackerConfig:
-        """Return the adapter's configuration with the values that are set here."""
+        """Return the adapter's configuration with the values that are set here.
+
+        ``max_draft_tokens`` can only lower the adapter's, which is what the engine can verify.
+        """
+        most, own = config.max_draft_tokens, self.max_draft_tokens
         given = {each.name: getattr(self, each.name) for each in fields(self) if hasattr(config, each.name)}
+        given["max_draft_tokens"] = most if own is None else min(most, own)
         return replace(config, **{name: value for name, value in given.items() if value not in (None, ())})
 
 

@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -52,7 +52,8 @@ _IDLE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 #: concurrent connections; TensorRT-LLM sends its requests one after the other
 _MAX_CONNECTIONS: Final = 64
-#: TensorRT-LLM pads every draft to its own max_draft_len and verifies that width whatever is drafted
+#: TensorRT-LLM pads every draft to its own max_draft_len, which is unknown here, and verifies that width
+#: whatever is drafted
 TRTLLM_CONFIG: Final = TrackerConfig(max_draft_tokens=32, verify_cost=0.0)
 
 
@@ -249,9 +250,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         require_writable_ready_file(given.ready_file)
         options = {name: value for name in ("target", "data", "namespace") if (value := getattr(given, name))}
         settings: AdapterSettings = read_settings(options)
+        most = settings.max_draft_tokens or TRTLLM_CONFIG.max_draft_tokens
         with (
             stop_signal() as wait_for_stop,
-            open_tracker(settings, TRTLLM_CONFIG) as tracker,
+            open_tracker(settings, replace(TRTLLM_CONFIG, max_draft_tokens=most)) as tracker,
             DraftEndpoint(tracker, host, port, insecure_network=given.insecure_network) as endpoint,
         ):
             _log.info("serving drafts", url=endpoint.url, namespace=settings.namespace)

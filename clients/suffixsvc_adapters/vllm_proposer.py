@@ -48,7 +48,6 @@ class SuffixProposer(AdapterBase):
         speculative = vllm_config.speculative_config
         self.num_speculative_tokens: int = speculative.num_speculative_tokens
         self._failed = False
-        self.tracker = None
         self._requests = RequestTable(vllm_config.model_config)
         if _is_redundant(vllm_config.parallel_config):
             return
@@ -112,9 +111,7 @@ class SuffixProposer(AdapterBase):
 def _is_redundant(parallel: Any) -> bool:
     """Return whether this rank's drafts are unused: the ranks of a group have the same tokens, and the
     scheduler takes the drafts of the first."""
-    group: int = parallel.tensor_parallel_size * parallel.prefill_context_parallel_size
-    rank: int = parallel.rank
-    return rank % group != 0
+    return bool(parallel.rank % (parallel.tensor_parallel_size * parallel.prefill_context_parallel_size))
 
 
 def _own_settings(additional_config: object) -> Any:

@@ -44,6 +44,14 @@ def test_the_environment_and_over_it_the_configuration() -> None:
     assert config.reads == ("acme/b", "acme/c")
 
 
+@pytest.mark.parametrize(("given", "drafted"), [(None, 9), (4, 4), (9, 9), (40, 9)])
+def test_a_draft_is_never_longer_than_the_engine_verifies(given: int | None, drafted: int) -> None:
+    config = AdapterSettings(max_draft_tokens=given).override(TrackerConfig(max_draft_tokens=9))
+    assert config.max_draft_tokens == drafted
+    with pytest.raises(InvalidConfigError, match="max_draft_tokens"):
+        AdapterSettings(max_draft_tokens=0).override(config)
+
+
 @pytest.mark.parametrize(
     ("given", "environ", "says"),
     [

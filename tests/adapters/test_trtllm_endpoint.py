@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from suffixsvc import SuffixCache
-from suffixsvc.errors import ListenError
-from suffixsvc_adapters import SessionTracker, TrackerConfig
+from suffixsvc.errors import ListenError, StoreError
+from suffixsvc_adapters import SessionTracker, TrackerConfig, trtllm_endpoint
+from suffixsvc_adapters.backends import AdapterSettings
 from suffixsvc_adapters.trtllm_endpoint import MAX_BODY_BYTES, TRTLLM_CONFIG, DraftEndpoint, main
 from support.engine_parts import parts_of
 from support.recorded_calls import Call
@@ -245,6 +246,20 @@ def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
     assert not ready.exists()
     with SuffixCache(tmp_path / "cache") as cache:
         assert cache.namespace("trt").stats().outputs == 1
+
+
+@pytest.mark.parametrize(("given", "drafted"), [(None, 32), ("4", 4), ("48", 48)])
+def test_the_setting_replaces_the_length_of_drafts(
+    given: str | None, drafted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(settings: AdapterSettings, config: TrackerConfig) -> None:
+        assert settings.override(config).max_draft_tokens == drafted
+        raise StoreError("not opened")
+
+    if given is not None:
+        monkeypatch.setenv("SUFFIXSVC_ADAPTER_MAX_DRAFT_TOKENS", given)
+    monkeypatch.setattr(trtllm_endpoint, "open_tracker", opened)
+    assert main(["--listen", "127.0.0.1:0"]) == 2
 
 
 @pytest.mark.parametrize(

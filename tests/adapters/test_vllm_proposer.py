@@ -331,6 +331,17 @@ def test_a_draft_never_goes_beyond_the_models_length() -> None:
     proposer.close()
 
 
+def test_a_draft_is_never_longer_than_num_speculative_tokens() -> None:
+    """vLLM does not cut drafts: its statistics would fail with more accepted tokens than that."""
+    text = tuple(range(1, 30))
+    proposer = SuffixProposer(config(drafted=4, max_draft_tokens=16))
+    lengths: list[int] = []
+    rows = Rows(1, LENGTH, lambda _, drafts: lengths.extend(map(len, drafts)))
+    rows.write([Call((90, 91), text), Call((92, 93), text)], proposer)
+    assert max(lengths) == 4
+    proposer.close()
+
+
 def test_only_the_first_rank_of_a_group_drafts() -> None:
     """The scheduler takes the drafts of that rank; the others would remember everything several times."""
     passive = SuffixProposer(config(rank=3))
