@@ -193,7 +193,7 @@ class SuffixCache(ClosedOnExit):
     def expire(self, now: float | None = None) -> int:
         """Delete outputs whose time to live has passed, their own or their policy's; returns how many.
 
-        The service calls it twice a minute; an embedding process calls it as it needs.
+        The service calls it at least twice a minute; an embedding process calls it as it needs.
 
         Args:
             now: seconds since the epoch, instead of the store's time, which a step of the wall clock does not
@@ -202,10 +202,14 @@ class SuffixCache(ClosedOnExit):
         return self._parts.outputs.expire(now)
 
     def evict(self, now: float | None = None) -> int:
-        """Reduce every namespace to its limit; returns how many outputs were evicted.
+        """Reduce every namespace to its own limit; returns how many outputs were evicted.
 
         Writes evict from their own namespace, as do opens, context and large steps in a full cache. This call
-        is for the rest: changed limits, and closes that did not wait. The service calls it twice a minute.
+        is for the rest: changed limits, and closes that did not wait. The service calls it at least twice a
+        minute. It also saves the order of eviction, at most every five minutes, as :meth:`close` does.
+
+        Args:
+            now: seconds, instead of the store's time; decides whether the order is saved again.
         """
         with self._parts.close_guard.while_open():
             indexes = self._parts.catalog.stored()

@@ -2,11 +2,12 @@
 
 A table in memory without a store and a clock. One row of 29 bytes per output, in the order of the log:
 
-    id (LSN) | last used: time of the last draft from it, else of the write | written | tokens | flags
+    id (LSN) | last used: by a draft, else by its write | written | tokens | flags
 
 "Last used" is a time in microseconds that is strictly increasing within an index, so that it also orders
-events of the same clock tick. Decode steps do not update it: the core records which texts drafts came from,
-and the record is fetched before an eviction and periodically.
+events of the same clock tick. Decode steps do not update it: the core records which texts drafts came from.
+The record is read before a write that a limit applies to, before an eviction, before texts move, and by
+``SuffixCache.evict``; the drafts in it get the time of the reading.
 """
 
 from __future__ import annotations

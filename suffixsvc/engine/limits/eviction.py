@@ -6,7 +6,8 @@
 
 A namespace is evicted by its own writes and sessions, and periodically down to its own limit; never by those
 of another namespace. When the cache is full, a write evicts from its own namespace what the cache exceeds
-its limit by and 2 % of the namespace more, but at most twice its own size or 2 % of the namespace.
+its limit by and 2 % of the namespace more, but at most twice its own size or 2 % of the namespace, whichever
+is larger. For a session that grows, the excess itself counts as its size.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = structlog.get_logger(__name__)
 LOW_WATERMARK: Final = 0.95
 #: with pinned outputs in a namespace: share of the estimated bytes of the others that eviction surely frees
 RECLAIMABLE_SHARE: Final = 0.9
-#: limits of one transaction; beyond what a limit requires, one write evicts at most one transaction
+#: limits of one transaction; a namespace within its limits evicts at most one per call
 BATCH_OUTPUTS: Final = 256
 BATCH_TOKENS: Final = 1 << 20
 #: name of the saved LRU order in the store
@@ -70,26 +71,30 @@ class Evictor:
 
     # ----------------------------------------------------------------------------------------- one namespace
 
-    def reclaim(self, index: NamespaceIndex, written: int = 0) -> int:
+    def reclaim(self, index: NamespaceIndex, caused: int = 0) -> int:
         """Evict outputs of a namespace until it is within its limits; returns how many.
 
+        Pinned outputs and those of pinned namespaces are not evicted. A namespace within its limit that is on
+        the way to the low watermark evicts one transaction.
+
         Args:
-            written: bytes that the namespace has just written; they limit what it evicts if the cache is
-                full. Pinned outputs and those of pinned namespaces are not evicted.
+            caused: bytes that the caller has written, or (before a session grows) by which the cache would
+                exceed its limit. In a full cache the namespace evicts at most twice that or 2 % of itself,
+                whichever is larger. 0: only the namespace's own limit counts.
 
         Raises:
             StoreError: the store could not delete.
         """
         self._usage.refresh(index)
         lru = index.lru
-        if lru is None or not self._excess(index, lru, written)[0]:
+        if lru is None or not self._excess(index, lru, caused)[0]:
             return 0
         with lru.eviction_lock:
             self.note_drafts(index)
             evicted = batches = 0
-            budget = max(2 * written, index.usage().bytes // 50) if written else 0
+            cache_budget = max(2 * caused, index.usage().bytes // 50) if caused else 0
             while True:
-                need, required = self._excess(index, lru, budget)
+                need, required = self._excess(index, lru, cache_budget)
                 if need <= 0 or (batches and not required):
                     break
                 chosen = lru.least_recently_used(need, average_size(index), BATCH_OUTPUTS, BATCH_TOKENS)
@@ -98,12 +103,18 @@ class Evictor:
                 before = index.usage().bytes
                 evicted += self._evict(index, lru, chosen)
                 self._usage.refresh(index)
-                budget -= max(0, before - index.usage().bytes) if written else 0
+                cache_budget -= max(0, before - index.usage().bytes) if caused else 0
                 batches += 1
             return evicted
 
-    def _excess(self, index: NamespaceIndex, lru: LruIndex, budget: int) -> tuple[int, bool]:
-        """(bytes that a namespace should evict, whether a limit is exceeded that it can keep)."""
+    def _excess(self, index: NamespaceIndex, lru: LruIndex, cache_budget: int) -> tuple[int, bool]:
+        """(bytes to evict, whether a limit is exceeded now, so that eviction must go on).
+
+        False: only on the way to the low watermark. Updates ``lru.shrinking``.
+
+        Args:
+            cache_budget: most bytes to evict for the limit of the whole cache; 0 or less: it does not count.
+        """
         usage = self._usage
         sessions = usage.session_bytes() if usage.limit else 0
         with usage.lock:
@@ -112,8 +123,8 @@ class Evictor:
         exceeded = used > limit
         lru.shrinking = exceeded or (lru.shrinking and used > limit * LOW_WATERMARK)
         need = used - int(limit * LOW_WATERMARK) if lru.shrinking else 0
-        if usage.limit and excess > 0 and budget > 0:
-            need, exceeded = max(need, min(excess + used // 50, budget)), True
+        if usage.limit and excess > 0 and cache_budget > 0:
+            need, exceeded = max(need, min(excess + used // 50, cache_budget)), True
         return need, exceeded
 
     def _evict(self, index: NamespaceIndex, lru: LruIndex, outputs: Sequence[OutputId]) -> int:
@@ -204,7 +215,11 @@ class Evictor:
             lru.complete = True
 
     def save(self, indexes: Iterable[NamespaceIndex], now: float | None = None) -> None:
-        """Save the LRU orders for the next process; with ``now`` (seconds) at most every five minutes."""
+        """Save the LRU orders for the next process.
+
+        Args:
+            now: seconds; nothing is saved within five minutes of the last save. None: save in any case.
+        """
         if now is not None and abs(now - self._saved_at) < _SAVE_INTERVAL_SECONDS:
             return
         self._saved_at = self._saved_at if now is None else now
