@@ -212,16 +212,20 @@ class TestBatchGenerator:
             next(model.answers(iter([task(1)])))
 
 
+def shorten_tasks(monkeypatch: pytest.MonkeyPatch, max_tokens: int) -> None:
+    """The first tasks of each workload, with answers of a few tokens."""
+    from suffixsvc_bench.recording import run
+
+    def load(name: str) -> list[Task]:
+        return [replace(each, max_tokens=max_tokens) for each in load_workload(name)[:8]]
+
+    monkeypatch.setattr(run, "load_workload", load)
+
+
 class TestRecording:
     @pytest.fixture
     def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The first tasks of each workload, with answers of a few tokens."""
-        from suffixsvc_bench.recording import run
-
-        def load(name: str) -> list[Task]:
-            return [replace(each, max_tokens=6) for each in load_workload(name)[:8]]
-
-        monkeypatch.setattr(run, "load_workload", load)
+        shorten_tasks(monkeypatch, max_tokens=6)
 
     def test_workloads_alternate_and_a_second_run_continues(
         self, tmp_path: Path, tiny_model: Path, short: None
@@ -267,7 +271,10 @@ class TestRecording:
 
 
 @pytest.mark.model
-def test_two_tasks_on_the_small_model(tmp_path: Path, real_model: Path) -> None:
+def test_two_tasks_on_the_small_model(
+    tmp_path: Path, real_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten_tasks(monkeypatch, max_tokens=40)
     command = ["record", "json", "--out-dir", str(tmp_path), "--model", str(real_model)]
     command += ["--threads", "1", "--width", "2", "--limit", "2", "--json"]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
@@ -281,7 +288,7 @@ def test_two_tasks_on_the_small_model(tmp_path: Path, real_model: Path) -> None:
     for record in records:
         assert record["model"] == real_model.stem
         assert record["tokenizer"].startswith("xxh3:")
-        assert record["meta"]["finish"] == "stop" or len(record["response_token_ids"]) == 480
+        assert record["meta"]["finish"] == "stop" or len(record["response_token_ids"]) == 40
 
     again = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
     assert again["workloads"]["json"] == {
