@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from suffixsvc_bench.methods.ours import Ours
 from suffixsvc_bench.replay import logs
 from suffixsvc_bench.replay.logs import Call, read_calls
 from suffixsvc_bench.replay.run import accepted_path, replay, replay_method
+from support.command_line import run_verb
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER = list(range(500, 560))
@@ -158,34 +157,25 @@ def test_a_missing_or_torn_log_is_named(tmp_path: Path) -> None:
         list(read_calls(damaged, None))
 
 
-def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "suffixsvc_cli", "replay", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_the_verb_prints_rates_for_people_and_machines(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.jsonl", [{"response_token_ids": ANSWER, "agent": "sql"}] * 5)
-    people = run_cli(str(log))
+    people = run_verb("replay", str(log))
     assert people.returncode == 0, people.stderr
     for word in ("prompt", "suffix", "MAT", "priced speedup", "suffixsvc 0."):
         assert word in people.stdout
-    machine = run_cli(str(log), "--json", "--cost", "0.01", "--tree")
+    machine = run_verb("replay", str(log), "--json", "--cost", "0.01", "--tree")
     report = json.loads(machine.stdout)
     assert report["provenance"]["cores"] >= 1
     assert report["logs"][str(log)]["tokens"] == 5 * len(ANSWER)
-    unknown = run_cli(str(log), "--agent", "absent")
+    unknown = run_verb("replay", str(log), "--agent", "absent")
     assert unknown.returncode == 2
     assert "sql (5 calls)" in unknown.stderr
     curve = tmp_path / "curve.json"
     curve.write_text("[0, 1, NaN]")
-    assert run_cli(str(log), "--cost-curve", str(curve)).returncode == 2
+    assert run_verb("replay", str(log), "--cost-curve", str(curve)).returncode == 2
     curve.write_text('{"something": [1]}')
-    assert run_cli(str(log), "--cost-curve", str(curve)).returncode == 2
+    assert run_verb("replay", str(log), "--cost-curve", str(curve)).returncode == 2
     curve.write_text('{"curve": {"costs": [0, 1, 1.1, 1.2]}}')
-    assert run_cli(str(log), "--cost-curve", str(curve)).returncode == 0
+    assert run_verb("replay", str(log), "--cost-curve", str(curve)).returncode == 0
     curve.write_text("[0, 1, 1.1, 1.2]")
-    assert run_cli(str(log), "--cost-curve", str(curve)).returncode == 0
+    assert run_verb("replay", str(log), "--cost-curve", str(curve)).returncode == 0

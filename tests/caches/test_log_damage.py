@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import zstandard
@@ -27,18 +27,29 @@ GOOD = {"response": "good"}
 # ------------------------------------------------------------------------------------------- damaged files
 
 
+class Packed(NamedTuple):
+    """A compressed log: its name, its bytes and the responses of the undamaged file."""
+
+    name: str
+    data: bytes
+    responses: list[Any]
+
+
 def records(count: int) -> Iterator[dict[str, Any]]:
     rng = random.Random(5)
     for number in range(count):
         yield {"response": f"{number} " + "".join(rng.choices("abcdefgh", k=200))}
 
 
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
+@pytest.fixture(scope="module", params=["a.jsonl.gz", "a.jsonl.zst"])
+def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    path = write_lines(tmp_path_factory.mktemp("packed") / request.param, records(20_000))
+    return Packed(path.name, path.read_bytes(), [call.response for call in read_all(path)])
+
+
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.99])
-def test_a_truncated_file_is_read_up_to_its_end(tmp_path: Path, name: str, kept: float) -> None:
-    path = write_lines(tmp_path / name, records(20_000))
-    whole = [call.response for call in read_all(path)]
-    data = path.read_bytes()
+def test_a_truncated_file_is_read_up_to_its_end(tmp_path: Path, packed: Packed, kept: float) -> None:
+    path, data, whole = tmp_path / packed.name, packed.data, packed.responses
     path.write_bytes(data[: int(len(data) * kept)])
     responses, report = reasons(path)
     assert responses == whole[: len(responses)]
@@ -50,11 +61,8 @@ def test_a_truncated_file_is_read_up_to_its_end(tmp_path: Path, name: str, kept:
         read_all(path, strict=True)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
-def test_a_corrupt_file_is_read_up_to_the_damage(tmp_path: Path, name: str) -> None:
-    path = write_lines(tmp_path / name, records(20_000))
-    whole = [call.response for call in read_all(path)]
-    data = bytearray(path.read_bytes())
+def test_a_corrupt_file_is_read_up_to_the_damage(tmp_path: Path, packed: Packed) -> None:
+    path, data, whole = tmp_path / packed.name, bytearray(packed.data), packed.responses
     middle = len(data) // 2
     data[middle : middle + 2000] = random.Random(6).randbytes(2000)
     path.write_bytes(data)
