@@ -3,7 +3,7 @@
 DIR/segments/
   0c19..e5-1-2048-0.seg                       xxh3 of the namespace's path, first and last LSN, a number
   0c19..e5-1-2048-0.seg.4711-3.segment-tmp    incomplete file
-  anything else                               foreign file: not touched, and logged
+  anything else                               foreign file or other version: not touched, and logged
 """
 
 from __future__ import annotations

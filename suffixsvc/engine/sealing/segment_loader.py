@@ -150,7 +150,7 @@ class SegmentLoader:
 
     def _remove_damaged(self, damaged: Sequence[tuple[SegmentRecord, StoreError]]) -> None:
         for record, error in damaged:
-            # files of a newer version and foreign files stay; unreadable ones are swept at the next open
+            # files of another version and foreign files stay; unreadable ones are swept at the next open
             if isinstance(error, SegmentCorruptError):
                 segment_files.remove(self._folder / record.name)
 

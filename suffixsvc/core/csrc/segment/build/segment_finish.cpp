@@ -28,7 +28,7 @@ void finish_segment(SegmentWriter& writer, SegmentHeader header, const std::vect
                     const std::vector<std::uint32_t>& buckets, const TextTable& texts, std::uint32_t hub_min,
                     SegmentJob& job) {
     SegmentCounts& counts = header.counts;
-    // Hubs are last in the file: the number of hubs does not move any other column.
+    // The number of hubs is found last: it moves only hub_index, hubs and sums, which come after hub_start.
     SegmentLayout layout = layout_of(counts);
     writer.write(layout[Column::alphabet], ids);
     writer.write(layout[Column::buckets], buckets);

@@ -110,7 +110,7 @@ enum class Column : std::size_t {
     occ_lsn,       // u64[occurrences], ascending: the output ...
     occ_text,      // u32[occurrences]: ... that this text occurs in
     hub_start,     // u32[hubs], ascending
-    hub_index,     // u32[entries / kHubBlock + 2]: first hub that starts at or after an entry
+    hub_index,     // u32[entries / kHubBlock + 2]: first hub that starts at or after entry kHubBlock * i
     hubs,          // SegmentHub[hubs]
     sums,          // u32 crc-32c of each block of everything between the header and here
     count
