@@ -44,7 +44,7 @@ class KController:
             self._set_range(*CLASS_RANGES[config.model_class])
 
     def add(self, drafted: int, accepted: int) -> None:
-        """Record a step that sent a draft, and change K every _REVIEW_EVERY of them."""
+        """Record a step that sent a draft; every _REVIEW_EVERY of them the acceptance rate may change K."""
         self._window.append((drafted, accepted))
         self._since_review += 1
         if self._since_review < _REVIEW_EVERY:

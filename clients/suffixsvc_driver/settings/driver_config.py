@@ -85,7 +85,7 @@ class DriverConfig:
 
     Attributes:
         policy: see :class:`Policy`; a string of the same value is accepted.
-        max_draft_tokens: largest draft that is sent to the target.
+        max_draft_tokens: largest draft that is sent to the target, also where K is larger.
         min_match_tokens: smallest draft that counts as a match, or K if that is smaller.
         first_match_cost: cost of a drafted token, in plain steps, by which layers cut their drafts in place
             of the cost curve.
