@@ -53,6 +53,8 @@ class ServeConfig:
 def serve_until_signal(config: ServeConfig) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
+    Before the service listens, both signals have Python's default action.
+
     Raises:
         ListenError, StoreError: before any call is accepted.
         InvalidConfigError: the ready file cannot be written; after the drain if calls were accepted.

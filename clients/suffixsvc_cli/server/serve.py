@@ -130,7 +130,8 @@ def serve(options: ServeOptions) -> None:
     """Run the service: one shared, durable suffix cache.
 
     SIGTERM or Ctrl-C drains it: open sessions are committed as incomplete, the store is closed, exit code 0.
-    Before the service is ready (recovery, --preload) SIGTERM ends it at once.
+    Before the service listens (recovery, --preload) SIGTERM ends it at once, and Ctrl-C after closing the
+    cache.
     """
     # imported here so that --help is fast
     from suffixsvc.policies import Policies
