@@ -47,9 +47,11 @@ def test_no_arguments_show_the_help() -> None:
 
 @pytest.mark.parametrize("verb", list(cli.VERBS))
 def test_every_verb_has_help(verb: str) -> None:
-    result = run(verb, "--help")
+    """And none offers to install completion: ``namespaces --help`` alone showed --install-completion."""
+    result = run_verb(verb, "--help")
     assert result.returncode == 0, result.stderr
     assert f"Usage: suffixsvc {verb}" in result.stdout
+    assert "completion" not in result.stdout
 
 
 def test_an_error_is_one_line_with_expected_got_and_remedy(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def _gguf(folder: Path) -> str:
 def test_a_folder_of_models_that_is_a_file(below: str, tmp_path: Path) -> None:
     folder = tmp_path / "file" / below
     (tmp_path / "file").write_text("no folder")
-    result = run("models", "get", "smollm2-135m", "--dir", str(folder))
+    result = run_verb("models", "get", "smollm2-135m", "--dir", folder)
     assert result.returncode == 2
     line = result.stderr.splitlines()[-1]
     assert line.startswith("suffixsvc models: the folder of models must be writable; got ")
@@ -110,9 +112,10 @@ def test_a_folder_of_models_that_is_a_file(below: str, tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_serve_help_says_what_its_limits_are() -> None:
+def test_serve_help_says_what_its_limits_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     limits = Limits()
-    shown = "".join(run("serve", "--help").stdout.split())
+    shown = "".join(run_verb("serve", "--help").stdout.split())
     for default in (
         str(limits.max_sessions),
         str(limits.max_session_tokens),
@@ -232,12 +235,6 @@ def test_version_is_an_option_as_well() -> None:
     assert (result.returncode, result.stdout) == (0, run("version").stdout), result.stderr
 
 
-def test_no_verb_offers_to_install_completion() -> None:
-    """`namespaces --help` alone showed --install-completion and --show-completion."""
-    for verb in cli.VERBS:
-        assert "completion" not in run_verb(verb, "--help").stdout, verb
-
-
 @pytest.mark.parametrize("terminal", ["0", "1"])
 def test_a_model_that_is_not_known_has_no_progress(
     terminal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -253,7 +250,7 @@ def test_a_model_that_is_not_known_has_no_progress(
 
 
 def test_models_list_shows_names_sizes_and_sources(tmp_path: Path) -> None:
-    result = run("models", "list", "--dir", str(tmp_path))
+    result = run_verb("models", "list", "--dir", tmp_path)
     assert result.returncode == 0
     assert "qwen2.5-coder-1.5b  1,117 MB, not downloaded" in result.stdout
     assert "--source huggingface" in result.stdout

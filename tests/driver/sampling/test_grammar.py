@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,19 +38,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
         yield model
 
 
+@cache
+def pieces_of(model: LlamaModel) -> list[str]:
+    """Bytes of each token, as characters."""
+    return [model.token_bytes(token).decode("latin-1") for token in range(model.vocab_size)]
+
+
 def permitted_ids(model: LlamaModel, rest: Expression) -> set[int]:
     """Return the oracle's permitted tokens: end tokens if the expression may end, and all that
     may continue it."""
-    out = set()
-    for token in range(model.vocab_size):
-        if token in model.eog_ids:
-            fits = may_end(rest)
-        else:
-            piece = model.token_bytes(token).decode("latin-1")
-            fits = piece != "" and after(rest, piece) != NOTHING
-        if fits:
-            out.add(token)
-    return out
+    out = model.eog_ids if may_end(rest) else frozenset[int]()
+    others = ((token, piece) for token, piece in enumerate(pieces_of(model)) if token not in model.eog_ids)
+    return {*out, *(token for token, piece in others if piece and after(rest, piece) != NOTHING)}
 
 
 @pytest.mark.parametrize("seed", range(6))
