@@ -13,6 +13,7 @@ import gzip
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -83,6 +84,23 @@ class Clock:
         return self.now
 
 
+class Noise:
+    """Factors of the seconds of consecutive steps; those of one step are the same in all runs of a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._factors: list[float] = []
+
+    def __getitem__(self, step: int) -> float:
+        while len(self._factors) <= step:
+            scatter, slower = self._rng.normal(0, SCATTER), self._rng.uniform(*SLOWER)
+            self._factors.append(float(np.exp(scatter)) * (slower if self._rng.random() < DISTURBED else 1.0))
+        return self._factors[step]
+
+
+noise_of = cache(Noise)
+
+
 @dataclass
 class Machine:
     """Target that emits a given text.
@@ -109,7 +127,7 @@ class Machine:
     context_size = 1 << 20
 
     def __post_init__(self) -> None:
-        self._rng = np.random.default_rng(self.seed)
+        self._noise = noise_of(self.seed)
         self._at = self._prompt = self._written = 0
 
     @property
@@ -134,9 +152,7 @@ class Machine:
         width = len(drafted) + 1
         behind = (self._prompt + self._at - MEASURED_CONTEXT) / 1000
         taken = self.seconds[width] * (1.0 + PER_THOUSAND * behind)
-        # always drawn, so that the same step of two runs has the same random numbers
-        noise, slower, hit = self._rng.normal(0, SCATTER), self._rng.uniform(*SLOWER), self._rng.random()
-        self.clock.now += taken * float(np.exp(noise)) * (slower if hit < DISTURBED else 1.0)
+        self.clock.now += taken * self._noise[len(self.steps)]
         ahead = self.text[self._at : self._at + max_emit]
         accepted = common_prefix(drafted, ahead)
         emitted = tuple(ahead[: accepted + 1])
@@ -161,9 +177,24 @@ HOT, COLD = Luck(10, 0.97), Luck(10, 0.1, 0.3)
 MIDDLING, WEAK = Luck(10, 0.85), Luck(10, 0.75)
 
 
+@cache
+def drawn(seed: int, step: int, luck: Luck) -> tuple[float, int, list[bool], bool]:
+    """Of the draft of a step: the probability and the number of its tokens, which of them are right, and
+    whether there is one. They depend on the step, so that two runs get the same drafts."""
+    rng = np.random.default_rng((seed, step))
+    sure = min(0.99, max(0.02, float(rng.normal(luck.sure, 0.06))))
+    length = int(rng.integers(4, 32))
+    right = rng.random(32) < sure
+    return sure, length, right.tolist(), rng.random() < luck.offered
+
+
+@cache
+def random_text(seed: int, tokens: int) -> list[int]:
+    return np.random.default_rng(seed).integers(2, VOCAB - 2, tokens).tolist()
+
+
 class MadeUpLayer:
-    """Layer that drafts the true text with errors, at the probabilities that it gives. Its random numbers
-    depend on the step, so that two runs get the same drafts."""
+    """Layer that drafts the true text with errors, at the probabilities that it gives."""
 
     def __init__(self, machine: Machine, lucks: Sequence[Luck], seed: int) -> None:
         self.spec = LayerSpec("made-up", LayerKind.SUFFIX)
@@ -175,13 +206,10 @@ class MadeUpLayer:
 
     def draft(self, new_token_ids: Sequence[int], query: QueryLayer) -> Draft:
         self._written += len(new_token_ids)
-        number = len(self._machine.steps)
-        rng = np.random.default_rng((self._seed, number))
-        luck = self._lucks[number % len(self._lucks)]
-        sure = min(0.99, max(0.02, float(rng.normal(luck.sure, 0.06))))
-        length = min(query.budget, int(rng.integers(4, 32)))
-        right = rng.random(32) < sure
-        if rng.random() >= luck.offered or length < 1:
+        step = len(self._machine.steps)
+        sure, length, right, offered = drawn(self._seed, step, self._lucks[step % len(self._lucks)])
+        length = min(query.budget, length)
+        if not offered or length < 1:
             return Draft.empty()
         ahead = self._machine.text[self._written : self._written + length]
         tokens = [token if ok else token + 1 for token, ok in zip(ahead, right[:length], strict=True)]
@@ -199,8 +227,7 @@ def made_up(*lucks: Luck, steps: int = 300) -> Workload:
     """Return a generation of steps of these kinds in turn."""
 
     def run(machine: Machine, curve: Curve) -> None:
-        rng = np.random.default_rng(machine.seed)
-        machine.text = rng.integers(2, VOCAB - 2, 40 * steps).tolist()
+        machine.text = random_text(machine.seed, 40 * steps)
         layer = MadeUpLayer(machine, lucks, machine.seed)
         prompt = [1] * MEASURED_CONTEXT
         written = stream(
