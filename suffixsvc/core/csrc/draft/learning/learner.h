@@ -177,9 +177,12 @@ class Learner {
     // The tables to be written to.
     LearnedTables& own() {
         LearnedTables* tables = own_.load(std::memory_order_acquire);
-        return tables != nullptr ? *tables : copy_tables();
+        if (tables == nullptr) [[unlikely]]
+            tables = &copy_tables();
+        return *tables;
     }
-    LearnedTables& copy_tables();
+    // Cold: else each of its many callers would save registers for the one call that copies.
+    [[gnu::cold]] LearnedTables& copy_tables();
 
     std::atomic<bool> changed_{false};
     std::shared_ptr<const LearnedTables> start_;
