@@ -3,6 +3,7 @@ on sys.path."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -37,6 +38,13 @@ def pytest_xdist_auto_num_workers() -> int:
     their time. On one core (``taskset``) the tests run one by one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 1 if cores == 1 else min(2 * cores, _MOST_WORKERS)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what is alive from garbage collection: each worker imports the modules of all tests, and every
+    full collection would traverse them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
