@@ -191,11 +191,11 @@ def test_a_program_reports_its_progress() -> None:
 def test_the_verb_prints_tables_or_json() -> None:
     app = typer.Typer()
     app.command()(bench_build)
-    few = ["--section", "tokens", "--tokens", "2K", "--seed", "5"]
-    table = CliRunner().invoke(app, few)
+    table = CliRunner().invoke(app, ["--section", "tokens", "--tokens", "2K", "--seed", "5"])
     assert table.exit_code == 0, table.output
     assert "from token ids" in table.stdout
     assert "seed 5" in table.stdout
-    data = json.loads(CliRunner().invoke(app, [*few, "--json"]).stdout)
+    few = ["--section", "memory", "--memory-tokens", "2K", "--memory", "256M", "--seed", "5", "--json"]
+    data = json.loads(CliRunner().invoke(app, few).stdout)
     assert data["options"]["seed"] == 5
-    assert data["tokens"]["builds"][0]["tokens"] == 2_000
+    assert [each["tokens"] for each in data["memory"]] == [2_000]
