@@ -1,5 +1,5 @@
 // Builds segments: from texts in memory, or from other segments. Both give the same bytes for the
-// same occurrences.
+// same occurrences and ages. A text whose newest output was forgotten keeps its age in a merge.
 //
 // A text is what the index calls one: tokens that are context only (the end of a prompt), then the tokens
 // that a model wrote, which count. Equal texts (context included) are stored once, with all their outputs,

@@ -161,6 +161,8 @@ TextTable Merger::plan_texts() {
             if (number[t] == kDropped) continue;
             number[t] = static_cast<std::uint32_t>(all.size());
             all.push_back({i, t});
+            // Not the age of the newest retained output: texts would change places, and the pass over the
+            // entries needs those of each source in the order that they have there.
             candidates.push_back({s.age(t), s.end(t) - s.begin(t), s.context(t)});
         }
         for (const SegmentOccurrence& o : s.occurrences) occurrences.push_back({o.lsn, number[o.text]});

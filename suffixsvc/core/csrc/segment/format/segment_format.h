@@ -41,9 +41,12 @@ static_assert(std::endian::native == std::endian::little, "segments are mapped: 
 using Token = std::int32_t;
 
 inline constexpr std::uint32_t kSegmentVersion = 1;
-inline constexpr std::uint32_t kSegmentContext = 64;           // depth of the sort
-inline constexpr std::uint32_t kSegmentBlock = 1u << 16;       // bytes that share a checksum
-inline constexpr std::uint32_t kSegmentMaxText = 0xFFFF0000u;  // maximum positions of the text column
+// Depth of the sort; at most 127: an lcp is a byte of which segment_find.cpp needs the top bit.
+inline constexpr std::uint32_t kSegmentContext = 64;
+inline constexpr std::uint32_t kSegmentBlock = 1u << 16;  // bytes that share a checksum
+// Maximum positions of the text column. The margin below 2^32 lets code add small steps (the next position,
+// eight entries of lcps) to positions and entries in 32 bits, and keeps kNoHub and kNoEntry unused.
+inline constexpr std::uint32_t kSegmentMaxText = 0xFFFF0000u;
 inline constexpr std::uint32_t kColumnAlignment = 64;
 inline constexpr std::uint32_t kHubFollowers = 8;  // precomputed followers per hub
 inline constexpr std::uint32_t kHubBlock = 4096;   // entries per element of hub_index
@@ -106,7 +109,7 @@ enum class Column : std::size_t {
     lcp,           // u8[entries]: tokens shared with the context of the entry before
     text_start,    // u32[texts + 1]: position of the first token; the last is `text`
     text_context,  // u8[texts]: first tokens that are context only
-    text_age,      // u64[texts], ascending: the newest LSN it was sealed with
+    text_age,      // u64[texts], ascending: the newest LSN it was sealed with, also after that was forgotten
     occ_lsn,       // u64[occurrences], ascending: the output ...
     occ_text,      // u32[occurrences]: ... that this text occurs in
     hub_start,     // u32[hubs], ascending

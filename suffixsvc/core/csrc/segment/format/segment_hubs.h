@@ -48,6 +48,7 @@ struct HubList {
     std::uint32_t hub_min = 0;
 };
 
+// At most kExactEntries, so that without doubling every level is counted exactly or is a hub.
 inline constexpr std::uint32_t kHubMin = 256;
 
 // hub_min 0: kHubMin, doubled until the hubs take at most half a byte per entry.

@@ -75,7 +75,8 @@ void Segment::map(const File& file) {
         throw fault(Kind::foreign, "not a segment", "SXSEG at its start", "something else");
     }
     const bool sound = have == sizeof header_ && header_.crc == crc32c(&header_, sizeof header_ - 4);
-    // A newer version may have a different header; only the version number is read.
+    // A newer version may have a different header; only the version number is read. A number of 1024 or more
+    // is damage: each change of the format adds 1 to it, and a damaged file must be deleted, not kept.
     if (sound ? header_.version != kSegmentVersion
               : header_.version > kSegmentVersion && header_.version < 1024)
         throw fault(Kind::foreign,

@@ -149,7 +149,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
     }
     // The newest outputs, not forgotten, of the texts that were recorded since the last call
     // (base/cache/recently_used.h: not all if there were many), each once, in the order of their
-    // last use.
+    // last use. A text credits its newest output only: the others then age and are evicted first, which
+    // loses nothing of the text but their votes.
     std::vector<std::uint64_t> take_recently_used() const;
 
     // ---- forgetting ------------------------------------------------------------------------------
