@@ -102,5 +102,5 @@ def _serve(server: SuffixServer, config: ServeConfig) -> None:
             log.info("draining", sessions=len(server.handlers.sessions.table))
         finally:
             committed = server.drain()
-            remove_ready_file(config.ready_file)
+            remove_ready_file(config.ready_file)  # last: it may raise
         log.info("drained", committed_incomplete=committed)

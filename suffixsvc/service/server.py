@@ -51,7 +51,8 @@ DURABILITY_NAME = f"{SERVICE_NAME}/durability"
 #: calls that may wait for a thread; gRPC itself refuses calls over this number
 WAITING_CALLS = 4096
 LONGEST_EXPIRY_PERIOD_SECONDS = 30.0
-#: time for calls in flight to finish once the server stops; idle streams end after it
+#: time for calls in flight to finish once the server stops; idle streams end after it. Longer than
+#: DRAIN_SECONDS (calls/stalls.py), so that the errors of calls that wait for a message are still sent
 STOP_GRACE_SECONDS = 0.5
 
 
@@ -176,6 +177,10 @@ class SuffixServer:
     def drain(self) -> int:
         """Refuse new calls, give calls in flight half a second to finish, and end live sessions.
 
+        Its duration has no limit. Calls take about a grace, each direct socket two at most; but running
+        tasks (an eviction, an expiry) end first, because the caller closes the cache afterwards, and the
+        commits of live sessions wait for the disk.
+
         Returns:
             The number of outputs committed as incomplete.
         """
@@ -184,13 +189,13 @@ class SuffixServer:
         self._interceptor.drain()
         for task in self.handlers.background_tasks:
             task.stop()
-        self._health.set(DURABILITY_NAME, serving=False)
+        self._health.set(DURABILITY_NAME, serving=False)  # after its task, which could set it again
         stopped = self._server.stop(STOP_GRACE_SECONDS)
         try:
             for direct in self._direct:
                 direct.stop(STOP_GRACE_SECONDS)
             stopped.wait()
-        finally:
+        finally:  # after the calls, which may still extend or close their sessions
             committed = self.handlers.sessions.drain()
             self._remove_sockets()
         return committed

@@ -28,7 +28,8 @@ log = structlog.get_logger(__name__)
 
 #: period of the background task: a call is cancelled at most this late
 CHECK_INTERVAL_SECONDS: Final = 1.0
-#: time for a call to send its next message while the server stops
+#: time for a call to send its next message while the server stops; less than STOP_GRACE_SECONDS (server.py),
+#: after which gRPC cancels the call and its error, which says how much was stored, is lost
 DRAIN_SECONDS: Final = 0.2
 
 

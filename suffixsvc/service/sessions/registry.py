@@ -180,7 +180,7 @@ class SessionRegistry:
 
         Sessions that the store cannot write are released.
         """
-        self.table.draining = True
+        self.table.draining = True  # first: a session opened after the list is made would not be ended
         live = self.table.entries()
         with ThreadPoolExecutor(DRAIN_WORKERS, thread_name_prefix="drain") as pool:
             committed = sum(pool.map(self._commit_incomplete, live))
