@@ -38,7 +38,9 @@ from suffixsvc_adapters.tracking.tracker_types import DraftRequest
 
 _log = structlog.get_logger(__name__)
 
-#: frames above the proposer's that are searched for the runner
+#: frames that are searched for the runner, from ``_in_rows`` on: four of this adapter, the runner's own
+#: (``propose_draft_token_ids``, which calls the proposer itself), and one for a wrapper of the proposer. Few,
+#: because reading a frame's locals may copy them, in every step while no runner is found
 _FRAMES: Final = 6
 
 
@@ -125,6 +127,7 @@ class RequestTable:
         if not isinstance(name, str):
             return None
         runner = self._runner()
+        # a single look-up: vLLM changes the dict on its own thread meanwhile
         return runner is None or name not in runner.requests
 
     def _in_rows(
@@ -146,7 +149,7 @@ class RequestTable:
             runner = _calling_runner(token_ids_cpu)
             if runner is None:
                 raise LookupError("no calling frame owns these rows")
-            self._runner = weakref.ref(runner)
+            self._runner = weakref.ref(runner)  # weak: it holds the model's memory
         return runner
 
     def _look_up(self, runner: Any, sampled_token_ids: Sequence[Sequence[int]]) -> dict[int, _Request]:

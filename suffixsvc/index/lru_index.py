@@ -138,7 +138,10 @@ class LruIndex:
                 self._grow()
 
     def touch(self, writers: Iterable[int], output_ids: Iterable[OutputId], now_us: int) -> None:
-        """Record drafts from hot texts (by writer number) and from sealed outputs, oldest first."""
+        """Record drafts from hot texts (by writer number) and from sealed outputs, oldest first.
+
+        Sealed ones count as later: the core orders the uses of one index or segment only.
+        """
         with self._lock:
             hot = [self._id_of[w] for w in writers if w in self._id_of]
             for output_id in [*hot, *output_ids]:
@@ -218,6 +221,7 @@ class LruIndex:
         with self._lock:
             for output_id, last_used in zip(ids.tolist(), times.tolist(), strict=True):
                 row = self._find(output_id)
+                # uses since the opening are newer than the saved ones
                 if row is not None and last_used > self._rows["last_used"][row]:
                     self._rows["last_used"][row] = last_used
                     self._now = max(self._now, last_used)

@@ -57,7 +57,11 @@ class KController:
             self.value = max(self._min, self.value - self._config.k_step)
 
     def set_content(self, content: ContentType) -> None:
-        """Set the kind of text that is being written."""
+        """Set the kind of text that is being written.
+
+        The window and the count of steps since the last review are kept: the kind is guessed anew every 64
+        tokens, and in text of changing kind a controller that started over might never review K.
+        """
         if self._config.controller is Controller.CONTENT:
             self._set_range(*CONTENT_RANGES[content])
 

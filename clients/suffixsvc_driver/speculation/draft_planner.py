@@ -69,6 +69,7 @@ class DraftPlanner:
             return self._paying_query(layer, step)
         if draft.choice.length == 0:
             return QueryLayer(name, max(0, min(limit, k, step.room - 1)))
+        # a suffix session stores what is emitted, and its siblings draft from that at once; others catch up
         return QueryLayer(name, 0) if layer.spec.kind is LayerKind.SUFFIX else "an earlier layer has matched"
 
     def _paying_query(self, layer: LayerState, step: StepParams) -> QueryLayer | str:

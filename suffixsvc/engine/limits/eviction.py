@@ -38,7 +38,7 @@ RECLAIMABLE_SHARE: Final = 0.9
 #: limits of one transaction; a namespace within its limits evicts at most one per call
 BATCH_OUTPUTS: Final = 256
 BATCH_TOKENS: Final = 1 << 20
-#: name of the saved LRU order in the store
+#: name of the saved LRU order in the store; on the disk (docs/format.md), so it must not be renamed
 _LRU_STATE: Final = "drafted"
 #: minimum interval of saves; the close saves as well
 _SAVE_INTERVAL_SECONDS: Final = 300.0
