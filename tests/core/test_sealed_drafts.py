@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from suffixsvc.core import Index, Session, new_learner
-from suffixsvc.core.segments import Segment, SegmentText, build_segment
+from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
 from suffixsvc.errors import SuffixError
 
 #: the core's own source numbers
@@ -190,6 +190,18 @@ def test_of_equal_texts_the_newest_is_recorded(folder: Path) -> None:
         draft(session_at(sealed_only, text[:30], 60))
         segment.forget([forgotten])
         assert segment.take_recently_used() == newest
+
+
+def test_after_a_merge_the_newest_remaining_output_of_a_text_is_recorded(folder: Path) -> None:
+    """The use of a text whose newest output the merge had left out was recorded for that one, and lost."""
+    text = text_of(33)
+    source = sealed(folder, "source.seg", {1: text, 2: text, 9: text})
+    source.forget([9])
+    merge_segments(folder / "merged.seg", [source])
+    merged, index = Segment(folder / "merged.seg"), Index(64)
+    index.set_segments([merged])
+    draft(session_at(index, text[:30], 60))
+    assert merged.take_recently_used() == [2]
 
 
 def test_own_text_and_unused_drafts_are_not_recorded(folder: Path) -> None:

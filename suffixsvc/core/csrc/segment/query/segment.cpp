@@ -236,19 +236,15 @@ std::vector<SegmentOccurrence> Segment::occurrences() const {
 std::vector<std::uint64_t> Segment::take_recently_used() const {
     const std::vector<std::uint32_t> drafted = recently_used_.take();
     if (drafted.empty()) return {};
-    const auto ages = values<std::uint64_t>(Column::text_age);
+    // Not the age of a text: after a merge that may be the LSN of an output that was left out.
+    const auto lsns = values<std::uint64_t>(Column::occ_lsn);
+    const auto texts = values<std::uint32_t>(Column::occ_text);
+    std::vector<std::uint64_t> newest(weights_.size(), kNoLsn);
+    for (std::size_t i = 0; i < lsns.size(); ++i)
+        if (!is_forgotten(i)) newest[texts[i]] = lsns[i];
     std::vector<std::uint64_t> out;
-    if (forgotten() == 0) {
-        for (std::uint32_t text : drafted) out.push_back(ages[text]);
-    } else {
-        const auto lsns = values<std::uint64_t>(Column::occ_lsn);
-        const auto texts = values<std::uint32_t>(Column::occ_text);
-        std::vector<std::uint64_t> newest(weights_.size(), kNoLsn);
-        for (std::size_t i = 0; i < lsns.size(); ++i)
-            if (!is_forgotten(i)) newest[texts[i]] = lsns[i];
-        for (std::uint32_t text : drafted)
-            if (newest[text] != kNoLsn) out.push_back(newest[text]);
-    }
+    for (std::uint32_t text : drafted)
+        if (newest[text] != kNoLsn) out.push_back(newest[text]);
     // Several texts may belong to one output: its last use counts.
     std::unordered_set<std::uint64_t> seen;
     std::reverse(out.begin(), out.end());
