@@ -320,26 +320,15 @@ def test_preempted_requests_make_no_room_for_new_ones(recorded: list[Call], tmp_
     assert kept(tmp_path / "cache") == sorted(call.response for call in calls)
 
 
-def test_a_draft_never_goes_beyond_the_models_length() -> None:
-    text = tuple(range(1, 30))
-    proposer = SuffixProposer(config(length=20))
+def test_a_draft_exceeds_neither_the_models_length_nor_num_speculative_tokens() -> None:
+    """vLLM does not cut drafts: its statistics would fail with more accepted tokens than the latter."""
+    proposer = SuffixProposer(config(drafted=4, length=20, max_draft_tokens=16))
     seen: list[tuple[int, int]] = []
     rows = Rows(1, LENGTH, lambda tokens, drafts: seen.extend(zip(tokens, map(len, drafts), strict=True)))
-    rows.write([Call((90, 91), text), Call((92, 93), text)], proposer)
-    assert any(drafted for _, drafted in seen)
-    assert all(tokens + drafted < 20 for tokens, drafted in seen if drafted)
+    rows.write([Call((prompt,), tuple(range(1, 30))) for prompt in (90, 91)], proposer)
     proposer.close()
-
-
-def test_a_draft_is_never_longer_than_num_speculative_tokens() -> None:
-    """vLLM does not cut drafts: its statistics would fail with more accepted tokens than that."""
-    text = tuple(range(1, 30))
-    proposer = SuffixProposer(config(drafted=4, max_draft_tokens=16))
-    lengths: list[int] = []
-    rows = Rows(1, LENGTH, lambda _, drafts: lengths.extend(map(len, drafts)))
-    rows.write([Call((90, 91), text), Call((92, 93), text)], proposer)
-    assert max(lengths) == 4
-    proposer.close()
+    assert max(drafted for _, drafted in seen) == 4
+    assert max(tokens + drafted for tokens, drafted in seen if drafted) == 19
 
 
 def test_only_the_first_rank_of_a_group_drafts() -> None:
