@@ -177,9 +177,9 @@ class SuffixServer:
     def drain(self) -> int:
         """Refuse new calls, give calls in flight half a second to finish, and end live sessions.
 
-        Its duration has no limit. Calls take about a grace, each direct socket two at most; but running
-        tasks (an eviction, an expiry) end first, because the caller closes the cache afterwards, and the
-        commits of live sessions wait for the disk.
+        Its duration has no limit. Calls take about a grace, each direct socket two at most; but it waits for
+        running tasks (an eviction, an expiry), because the caller closes the cache afterwards, and for the
+        commits of live sessions, which wait for the disk.
 
         Returns:
             The number of outputs committed as incomplete.
@@ -187,10 +187,10 @@ class SuffixServer:
         self._set_health(serving=False)
         self._servicer.drain()
         self._interceptor.drain()
+        stopped = self._server.stop(STOP_GRACE_SECONDS)  # before the tasks, which may take long to end
         for task in self.handlers.background_tasks:
             task.stop()
         self._health.set(DURABILITY_NAME, serving=False)  # after its task, which could set it again
-        stopped = self._server.stop(STOP_GRACE_SECONDS)
         try:
             for direct in self._direct:
                 direct.stop(STOP_GRACE_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.service import server as server_module
 from suffixsvc.service.listeners.listen import parse_address
 from suffixsvc.service.server import SERVICE_NAME, SuffixServer
@@ -200,3 +202,28 @@ def test_draining_is_seen_before_the_end(service: tuple[SuffixServer, grpc.Chann
     with pytest.raises(grpc.RpcError) as caught:
         stream.ask()
     assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+def test_new_calls_are_refused_while_a_task_still_runs(
+    service: tuple[SuffixServer, grpc.Channel], stub: Any
+) -> None:
+    """A drain waits for an eviction that has begun, which may take long; no session is opened meanwhile."""
+    server, _ = service
+    begun, release = threading.Event(), threading.Event()
+    task = PeriodicTask("evict", lambda: (begun.set(), release.wait()), period_seconds=3600)
+    server.handlers.background_tasks = [task]
+    task.start()
+    task.wake()
+    assert begun.wait(300)
+    drain = threading.Thread(target=server.drain)
+    drain.start()
+
+    def outcome() -> grpc.StatusCode:
+        call = stub.OpenSession.future(pb.OpenSessionRequest(namespace="a"), timeout=300)
+        return call.code()  # after its end
+
+    refused = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    eventually(lambda: outcome() in refused, "new calls are refused")
+    assert drain.is_alive()
+    release.set()
+    drain.join()

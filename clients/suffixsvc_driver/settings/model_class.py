@@ -22,7 +22,8 @@ CLASS_RANGES: Final[Mapping[ModelClass, tuple[int, int]]] = {
     ModelClass.DENSE_SMALL: (4, 16),
     ModelClass.MOE: (4, 8),
 }
-#: number of weights from which on a dense model is large
+#: number of weights from which on a dense model is large: models of 32B and 70B gained from long drafts,
+#: those below 32B did not, and nothing between was tried
 _LARGE: Final = 32_000_000_000
 
 

@@ -33,6 +33,10 @@ log = structlog.get_logger(__name__)
 
 #: a namespace above its limit is reduced to this share of it, so that not every write has to evict
 LOW_WATERMARK: Final = 0.95
+#: when the cache is full, a write evicts this share of its namespace beyond the excess, so that the next ones
+#: need not evict; and it evicts at most this share or twice its own size, so that no single write pays for a
+#: limit that was lowered, and small ones still make progress
+STEP_SHARE: Final = 0.02
 #: with pinned outputs in a namespace: share of the estimated bytes of the others that eviction surely frees
 RECLAIMABLE_SHARE: Final = 0.9
 #: limits of one transaction; a namespace within its limits evicts at most one per call
@@ -92,7 +96,7 @@ class Evictor:
         with lru.eviction_lock:
             self.note_drafts(index)
             evicted = batches = 0
-            cache_budget = max(2 * caused, index.usage().bytes // 50) if caused else 0
+            cache_budget = max(2 * caused, int(index.usage().bytes * STEP_SHARE)) if caused else 0
             while True:
                 need, required = self._excess(index, lru, cache_budget)
                 if need <= 0 or (batches and not required):
@@ -124,7 +128,7 @@ class Evictor:
         lru.shrinking = exceeded or (lru.shrinking and used > limit * LOW_WATERMARK)
         need = used - int(limit * LOW_WATERMARK) if lru.shrinking else 0
         if usage.limit and excess > 0 and cache_budget > 0:
-            need, exceeded = max(need, min(excess + used // 50, cache_budget)), True
+            need, exceeded = max(need, min(excess + int(used * STEP_SHARE), cache_budget)), True
         return need, exceeded
 
     def _evict(self, index: NamespaceIndex, lru: LruIndex, outputs: Sequence[OutputId]) -> int:
