@@ -31,12 +31,12 @@ from hypothesis import strategies as st
 from suffixsvc.core import Index, Session, new_learner
 from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
 from support.segment_oracle import SegmentOracle
-from support.union_oracle import UnionOracle
+from support.union_oracle import CONSIDERED, UnionOracle
 
 WIDTH = 3
-#: contexts.h: contexts of a source that are evaluated, and how many of them propose their followers until
-#: they have enough votes; the total of the others is their count in all texts, text ends included
-CONSIDERED, PROPOSING, ENOUGH = 4, 3, 16
+#: contexts.h: how many of the evaluated contexts propose their followers, until they have enough votes; the
+#: total of the others is their count in all texts, text ends included
+PROPOSING, ENOUGH = 3, 16
 SECONDARY = 2  #: followers proposed by a context other than the deepest
 MIN_MATCH = 5
 
@@ -251,6 +251,8 @@ class World:
     def require_match(self, oracle: UnionOracle, got: tuple[int, int]) -> None:
         token, length = oracle.sealed_match()
         if oracle.hot_match() >= max(length, MIN_MATCH):
+            if got == (-1, 0) and not oracle.evaluates(oracle.hot_match()):
+                return  # contexts without a counted follower hide it (docs/architecture.md, approximations)
             assert got[1] == oracle.hot_match()
             assert got[0] in oracle.followers(got[1])
         elif length >= MIN_MATCH:
@@ -267,10 +269,11 @@ class World:
     ) -> None:
         others, contexts, theirs = session_at(self.whole, context, next(self.writers)).inspect(WIDTH)
         whole = {order: rest for source, order, *rest in contexts if source == 1}
-        assert followed[1] == theirs[1][1]
+        texts = [(o.tokens, o.context) for o in self.everything()]
+        hot = UnionOracle(texts, [], context)
+        assert followed[1] == theirs[1][1] or (theirs[1][1] == 0 and not hot.evaluates(followed[1]))
         if not any(s.forgotten for s in self.sealed):
-            texts = [(o.tokens, o.context) for o in self.everything()]
-            considered = sorted(UnionOracle(texts, [], context).slots(), reverse=True)[:CONSIDERED]
+            considered = sorted(hot.slots(), reverse=True)[:CONSIDERED]
             assert set(got) & set(considered) <= set(whole)
         both = [t for t in candidates if t in others]
         for order in set(got) & set(whole):
@@ -280,6 +283,7 @@ class World:
 
 @settings(max_examples=60, deadline=None)
 @example(seed=3052, hub_min=0)
+@example(seed=117829211, hub_min=0)  # a prompt's tail hides a match from the hot index
 @given(seed=st.integers(0, 2**32), hub_min=st.sampled_from([0, 2, 4]))
 def test_sealed_and_hot_answer_as_one(folder: Path, seed: int, hub_min: int) -> None:
     random = Random(seed)

@@ -10,6 +10,8 @@ from support.segment_oracle import DEPTH, ORDERS, SegmentOracle
 
 #: (tokens, number of leading ones that are context only)
 HotText = tuple[Sequence[int], int]
+#: contexts.h: contexts of a source that are evaluated, those of the largest orders
+CONSIDERED = 4
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class UnionOracle:
             if lens and min(lens) < larger and (sealed or self.followers(order, context_too=True)):
                 out[order] = Slot(min(lens), hot + sealed, hot, newest[2])
         return out
+
+    def evaluates(self, length: int) -> bool:
+        """Whether a context of this length is among the evaluated ones: of the CONSIDERED largest orders."""
+        return sum(order > length for order in self.slots()) < CONSIDERED
 
     def sealed_match(self) -> tuple[int, int]:
         """(token, length) of the longest context in segments, the newest among equals; (-1, 0): none."""
