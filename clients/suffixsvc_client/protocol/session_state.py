@@ -115,7 +115,7 @@ class SessionState:
     def step_call(self, arguments: StepArguments, batch: pb.StepBatch) -> StepCall:
         """Add a step of a live session to a batch, with all tokens that are not sent yet."""
         with self._lock:
-            item = batch.items.add()  # set field by field: twice as fast as keyword arguments
+            item = batch.items.add()  # set field by field: a quarter faster than keyword arguments
             preceding, item.at, item.new_token_ids = self._unsent_step()
             item.session_id = session_id = self.session_id
             item.seq = seq = self._next_seq()
