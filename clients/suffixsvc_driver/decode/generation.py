@@ -197,6 +197,11 @@ class Generation:
         self._reason = FinishReason.LENGTH
 
     @property
+    def emitted(self) -> int:
+        """Tokens emitted so far."""
+        return len(self._written)
+
+    @property
     def left(self) -> int:
         """Tokens that may still be emitted."""
         return self.request.max_tokens - len(self._written)
@@ -296,8 +301,12 @@ class Generation:
         width, seconds = len(record.token_ids), record.target_seconds
         return self.on(replace(seen, width=width, seconds=seconds, content=content))
 
-    def finish(self) -> Result:
-        """End the layers after the decision to finish, and return the result."""
+    def finish(self, reason: FinishReason | None = None) -> Result:
+        """End the layers, and return the result.
+
+        Args:
+            reason: why; None: that of the last decision, which was to finish.
+        """
         decoded = self._clock()
         self._layers.end(self._written, self.driver.verified)
         for name, forbidden in self._layers.forbidden.items():
@@ -307,7 +316,7 @@ class Generation:
             self.prompt,
             tuple(self._written),
             tuple(self._sources),
-            self._reason,
+            reason or self._reason,
             self.driver.stats,
             tuple(self._steps),
             self._prefill,

@@ -1,33 +1,20 @@
-"""Decoding loop of several generations on one target, in shared batches.
-
-    waiting requests ──> free lane ──> prefill, a batch per step ──> steps with the others ──> result
-                                                                            │
-      each step   every generation queries its layers and proposes a draft  │  Next -> .. -> Propose
-                  the batch is allocated to the tokens that gain most       │  BudgetGrant -> Verify
-                  one batch; every generation takes its part                │  StepResult -> Wait or Finish
-
-Each generation is a :class:`~suffixsvc_driver.decode.generation.Generation` with an independent end. Prefill
-is not part of a step: at most one batch of one prompt is computed between two steps, which bounds the delay
-that a new request adds to running generations. Prompts are prefilled in order of arrival.
-"""
+"""Run of several requests on one target, in shared batches (:mod:`~suffixsvc_driver.decode.running_batch`)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
-from suffixsvc.errors import InvalidInputError, ModelError
+from suffixsvc.errors import InvalidInputError
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
-from suffixsvc_driver.decode.generation import Generation, Request, Result, curve_for
-from suffixsvc_driver.decode.requests import Failure, Run
-from suffixsvc_driver.drafts.events import BudgetGrant, Finish, Next, Propose, StepResult, Verify
-from suffixsvc_driver.policy.batch_budget import allocate_budget
+from suffixsvc_driver.decode.generation import Request, curve_for
+from suffixsvc_driver.decode.requests import Failure, Outcome, Run
+from suffixsvc_driver.decode.running_batch import RunningBatch
 from suffixsvc_driver.policy.calibration import Calibrator
-from suffixsvc_driver.policy.expected_gain import RunningRate
-from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
-from suffixsvc_driver.targets import LaneStep, ParallelTarget, Prefilled
+from suffixsvc_driver.settings.driver_config import DriverConfig
+from suffixsvc_driver.targets import ParallelTarget
 
 
 def generate_many(
@@ -56,227 +43,35 @@ def generate_many(
     Raises:
         InvalidConfigError: the curve is wider than the target's batches.
     """
-    return _Loop(
+    batch = RunningBatch(
         target, config or DriverConfig(), curve_for(target, curve), calibrator or Calibrator(), clock
-    ).run(iter(requests))
+    )
+    began = clock()
+    waiting, outcomes = iter(requests), dict[int, Outcome]()
+    started, more = 0, True
+    while more or not batch.idle:
+        while more and not batch.full:
+            more = _start(batch, waiting, partial(outcomes.__setitem__, started), started)
+            started += 1
+        batch.advance()
+    return Run(tuple(outcomes[i] for i in sorted(outcomes)), clock() - began)
 
 
-@dataclass(slots=True)
-class _Running:
-    """Request on a lane."""
-
-    index: int
-    lane: int
-    generation: Generation
-    reused: int | None = None  # reused tokens of the prompt; None before the prefill
-    prefill_seconds: float = 0.0
-    proposal: Propose = field(default_factory=Propose)
-    verify: Verify = field(default_factory=Verify)
-    other_tokens: int = 0
-
-    @property
-    def base(self) -> int:
-        """Tokens in the next batch without drafts."""
-        return 1 + self.generation.replay
-
-
-class _Loop:
-    """One call of :func:`generate_many`."""
-
-    def __init__(
-        self,
-        target: ParallelTarget,
-        config: DriverConfig,
-        curve: CostCurve | LiveCurve,
-        calibrator: Calibrator,
-        clock: Callable[[], float],
-    ) -> None:
-        self._target, self._config, self._calibrator, self._clock = target, config, calibrator, clock
-        self._curve = curve
-        self._rate = RunningRate(config.rate_decay)
-        self._free = list(range(target.lanes))
-        self._filling: list[_Running] = []
-        self._writing: list[_Running] = []
-        self._outcomes: dict[int, Result | Failure] = {}
-
-    def run(self, requests: Iterator[Request]) -> Run:
-        began = self._clock()
-        more = True
-        while more or self._filling or self._writing:
-            while more and self._free:
-                more = self._admit(requests)
-            if self._filling:
-                self._fill(self._filling[0])
-            if self._writing:
-                self._step()
-        outcomes = tuple(self._outcomes[i] for i in range(len(self._outcomes)))
-        return Run(outcomes, self._clock() - began)
-
-    # -- start and end of requests
-
-    def _admit(self, requests: Iterator[Request]) -> bool:
-        """Assign the next request to a free lane; returns False when there is none."""
-        index = len(self._outcomes) + len(self._filling) + len(self._writing)
-        target = self._target
-        try:
-            request = next(requests)
-        except StopIteration:
-            return False
-        except Exception as err:  # the requests before it continue
-            self._outcomes[index] = Failure(err)
-            return False
+def _start(
+    batch: RunningBatch, waiting: Iterator[Request], done: Callable[[Outcome], None], index: int
+) -> bool:
+    """Start the next request; return False when there is none."""
+    try:
+        request = next(waiting)
+    except StopIteration:
+        return False
+    except Exception as err:  # the requests before it continue
+        done(Failure(err))
+        return False
+    try:
         if not isinstance(request, Request):
-            got = type(request).__name__
-            self._outcomes[index] = Failure(
-                InvalidInputError(f"requests[{index}] must be a Request", got=got)
-            )
-            return True
-        try:
-            lane = target.lane_for(request.prompt_ids, self._free)
-            generation = Generation(
-                target, request, self._config, self._curve, self._clock, self._calibrator, self._rate
-            )
-        except Exception as err:  # of this request only
-            self._outcomes[index] = Failure(err)
-            return True
-        self._free.remove(lane)
-        self._filling.append(_Running(index, lane, generation))
-        return True
-
-    def _fill(self, running: _Running) -> None:
-        """Prefill a batch of the prompt; after the last one the generation takes part in steps."""
-        before = self._clock()
-        lane = running.lane
-        try:
-            if running.reused is None:
-                # late, so that prefixes shared with earlier prompts are already computed
-                running.reused = self._target.begin(lane, running.generation.prompt)
-            done = self._target.prefill(lane)
-            running.prefill_seconds += self._clock() - before
-            if not done:
-                return
-            computed = len(running.generation.prompt) - 1 - running.reused
-            prefilled = Prefilled(running.reused, computed)
-            running.generation.begin(prefilled, running.prefill_seconds, batched=True)
-        except Exception as err:  # of this request only
-            self._filling.remove(running)
-            self._fail(running, err)
-            return
-        self._filling.remove(running)
-        self._writing.append(running)
-
-    def _fail(self, running: _Running, error: Exception) -> None:
-        self._outcomes[running.index] = Failure(error)
-        self._release(running)
-
-    def _release(self, running: _Running) -> None:
-        if running in self._writing:
-            self._writing.remove(running)
-        self._free.append(running.lane)
-        self._free.sort()
-
-    # -- shared steps
-
-    def _step(self) -> None:
-        self._propose()
-        if not self._writing:
-            return
-        self._allocate()
-        steps = [
-            LaneStep(
-                r.lane,
-                r.verify.token_ids,
-                r.generation.sampler,
-                r.generation.left,
-                r.generation.request.stop,
-                r.verify.parents,
-            )
-            for r in self._writing
-        ]
-        before = self._clock()
-        try:
-            seen = self._target.verify_many(steps)
-        except ModelError as err:
-            for running in tuple(self._writing):
-                self._fail(running, err)
-            return
-        seconds = self._clock() - before
-        base = sum(r.base for r in self._writing)
-        width = base + sum(len(s.drafted) for s in steps)
-        for running, found in zip(tuple(self._writing), seen, strict=True):
-            self._process(running, found, seconds)
-        if isinstance(self._curve, LiveCurve):  # once per batch, even if generations of it have failed
-            self._curve.observe(width, seconds, base)
-
-    def _propose(self) -> None:
-        """Let every generation query its layers and propose a draft.
-
-        The newest tokens of the others are known to be in the batch; their drafts are allocated afterwards.
-        """
-        base = sum(r.base for r in self._writing)
-        room = self._target.max_width - len(self._writing) + 1
-        for running in tuple(self._writing):
-            try:
-                proposal = running.generation.on(Next(base - running.base, room))
-            except Exception as err:  # of this request only
-                self._fail(running, err)
-            else:
-                running.proposal = proposal if isinstance(proposal, Propose) else Propose()
-
-    def _allocate(self) -> None:
-        """Allocate the batch to the proposals and grant the shares."""
-        base = sum(r.base for r in self._writing)
-        curve, plain = self._costs(base)
-        room = 0 if plain else self._target.max_width - len(self._writing)
-        lengths: list[int] = []
-        for running in self._writing:  # proposals of first-match are not weighed by gain
-            length = min(len(running.proposal.gains), room) if running.proposal.forced else 0
-            lengths.append(length)
-            room -= length
-        weighed = [() if r.proposal.forced else r.proposal.gains for r in self._writing]
-        shares = allocate_budget(weighed, curve, self._rate.value, base + sum(lengths), room)
-        lengths = [a + b for a, b in zip(lengths, shares.lengths, strict=True)]
-        padding = self._padding(lengths, shares.padding)
-        total = base + sum(lengths) + sum(padding)
-        for running, length, filler in zip(tuple(self._writing), lengths, padding, strict=True):
-            running.other_tokens = total - running.base - length - filler
-            verify = running.generation.on(BudgetGrant(length, filler, running.other_tokens))
-            running.verify = verify if isinstance(verify, Verify) else Verify()
-
-    def _costs(self, base: int) -> tuple[CostCurve, bool]:
-        """Return the curve of this step, and whether a step without drafts is due.
-
-        Every generation has decided alike for its queries.
-        """
-        live = self._curve
-        if not isinstance(live, LiveCurve):
-            return live, False
-        if self._config.policy is not Policy.EXPECTED_GAIN:
-            return live.curve, False
-        return live.trial(base) or live.curve, live.plain_due
-
-    def _padding(self, lengths: Sequence[int], padding: int) -> list[int]:
-        """Assign the filler tokens to the generation with the most room in its context."""
-        places = [0] * len(lengths)
-        if padding:
-            rooms = [r.generation.driver.room - n for r, n in zip(self._writing, lengths, strict=True)]
-            widest = max(range(len(rooms)), key=rooms.__getitem__)
-            places[widest] = padding if padding < rooms[widest] else 0
-        return places
-
-    def _process(self, running: _Running, found: StepResult | Exception, seconds: float) -> None:
-        """Process a generation's part of the batch."""
-        if isinstance(found, Exception):
-            self._fail(running, found)
-            return
-        try:
-            generation = running.generation
-            record = generation.record_step(running.verify, found, seconds, other_tokens=running.other_tokens)
-            if generation.request.on_step is not None:
-                generation.request.on_step(record)
-            decision = generation.advance(record, found)
-            if isinstance(decision, Finish):
-                self._outcomes[running.index] = generation.finish()
-                self._release(running)
-        except Exception as err:  # of this request only
-            self._fail(running, err)
+            raise InvalidInputError(f"requests[{index}] must be a Request", got=type(request).__name__)
+        batch.add(request, done)
+    except Exception as err:  # of this request only
+        done(Failure(err))
+    return True

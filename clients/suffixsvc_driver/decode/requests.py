@@ -19,6 +19,10 @@ class Failure:
     error: Exception
 
 
+#: of a request
+Outcome = Result | Failure
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Result of :func:`generate_many`.
@@ -30,7 +34,7 @@ class Run:
         seconds: of the whole run.
     """
 
-    outcomes: tuple[Result | Failure, ...]
+    outcomes: tuple[Outcome, ...]
     seconds: float = 0.0
 
     @property

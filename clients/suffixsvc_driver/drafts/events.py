@@ -34,6 +34,8 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     #: the target's context is full
     CONTEXT = "context"
+    #: the caller ended it
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)

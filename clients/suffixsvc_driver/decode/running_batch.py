@@ -1,0 +1,268 @@
+"""Generations that share the batches of one target; they join when a lane is free and leave at any time.
+
+    add ──> free lane ──> prefill, a batch per step ──> steps with the others ──> outcome
+                                                              │
+      each step   every generation queries its layers and proposes a draft  │  Next -> .. -> Propose
+                  the batch is allocated to the tokens that gain most       │  BudgetGrant -> Verify
+                  one batch; every generation takes its part                │  StepResult -> Wait or Finish
+
+Each generation is a :class:`~suffixsvc_driver.decode.generation.Generation` with an independent end. Prefill
+is not part of a step: at most one batch of one prompt is computed between two steps, which bounds the delay
+that a new request adds to running generations. Prompts are prefilled in order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+
+from suffixsvc.errors import ModelError
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.cost.live_curve import LiveCurve
+from suffixsvc_driver.decode.generation import Generation, Request
+from suffixsvc_driver.decode.requests import Failure, Outcome
+from suffixsvc_driver.drafts.events import BudgetGrant, Finish, FinishReason, Next, Propose, StepResult, Verify
+from suffixsvc_driver.policy.batch_budget import allocate_budget
+from suffixsvc_driver.policy.calibration import Calibrator
+from suffixsvc_driver.policy.expected_gain import RunningRate
+from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
+from suffixsvc_driver.targets import LaneStep, ParallelTarget, Prefilled
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """Request on a lane. ``done`` is called once with its outcome, unless it is cancelled."""
+
+    lane: int
+    generation: Generation
+    done: Callable[[Outcome], None]
+    reused: int | None = None  # reused tokens of the prompt; None before the prefill
+    prefill_seconds: float = 0.0
+    proposal: Propose = field(default_factory=Propose)
+    verify: Verify = field(default_factory=Verify)
+    other_tokens: int = 0
+
+    @property
+    def base(self) -> int:
+        """Tokens in the next batch without drafts."""
+        return 1 + self.generation.replay
+
+
+class RunningBatch:
+    """The generations of a target that run at the same time. Not thread-safe.
+
+    Args:
+        target: the target.
+        config: settings of all requests.
+        curve: cost of the target's steps by the tokens of the whole batch; a LiveCurve learns from them.
+        calibrator: learned statistics of the layers by name, which the requests continue.
+        clock: seconds, for statistics and for the cost of steps and queries; no deadline depends on it.
+    """
+
+    def __init__(
+        self,
+        target: ParallelTarget,
+        config: DriverConfig,
+        curve: CostCurve | LiveCurve,
+        calibrator: Calibrator,
+        clock: Callable[[], float],
+    ) -> None:
+        self._target, self._config, self._calibrator, self._clock = target, config, calibrator, clock
+        self._curve = curve
+        self._rate = RunningRate(config.rate_decay)
+        self._free = list(range(target.lanes))
+        self._filling: list[Running] = []
+        self._writing: list[Running] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether every lane has a request."""
+        return not self._free
+
+    @property
+    def idle(self) -> bool:
+        """Whether no lane has a request."""
+        return not (self._filling or self._writing)
+
+    # -- start and end of requests
+
+    def add(self, request: Request, done: Callable[[Outcome], None]) -> Running:
+        """Assign a request to a free lane; it is prefilled by later calls of :meth:`advance`.
+
+        Raises:
+            LimitExceededError: a prompt longer than the context.
+            What :class:`Generation` raises. Nothing changes.
+        """
+        lane = self._target.lane_for(request.prompt_ids, self._free)
+        generation = Generation(
+            self._target, request, self._config, self._curve, self._clock, self._calibrator, self._rate
+        )
+        self._free.remove(lane)
+        running = Running(lane, generation, done)
+        self._filling.append(running)
+        return running
+
+    def cancel(self, running: Running) -> None:
+        """End a request between two calls of :meth:`advance`; its lane is free at once, with its KV.
+
+        The outcome is what it has generated, or a Failure (CancelledError) before its first step. Nothing
+        happens if it has ended.
+        """
+        if running in self._filling:
+            self._end(running, Failure(CancelledError()))
+        elif running in self._writing:
+            self._end(running, running.generation.finish(FinishReason.CANCELLED))
+
+    def fail_all(self, error: Exception) -> None:
+        """End every request with this error."""
+        for running in (*self._filling, *self._writing):
+            self._fail(running, error)
+
+    def advance(self) -> None:
+        """Compute one batch of the first prompt that is incomplete, then one step of all generations."""
+        if self._filling:
+            self._fill(self._filling[0])
+        if self._writing:
+            self._step()
+
+    def _fill(self, running: Running) -> None:
+        """Prefill a batch of the prompt; after the last one the generation takes part in steps."""
+        before = self._clock()
+        lane = running.lane
+        try:
+            if running.reused is None:
+                # late, so that prefixes shared with earlier prompts are already computed
+                running.reused = self._target.begin(lane, running.generation.prompt)
+            done = self._target.prefill(lane)
+            running.prefill_seconds += self._clock() - before
+            if not done:
+                return
+            computed = len(running.generation.prompt) - 1 - running.reused
+            prefilled = Prefilled(running.reused, computed)
+            running.generation.begin(prefilled, running.prefill_seconds, batched=True)
+        except Exception as err:  # of this request only
+            self._fail(running, err)
+            return
+        self._filling.remove(running)
+        self._writing.append(running)
+
+    def _fail(self, running: Running, error: Exception) -> None:
+        self._end(running, Failure(error))
+
+    def _end(self, running: Running, outcome: Outcome) -> None:
+        self._release(running)
+        running.done(outcome)
+
+    def _release(self, running: Running) -> None:
+        for stage in (self._filling, self._writing):
+            if running in stage:
+                stage.remove(running)
+        self._free.append(running.lane)
+        self._free.sort()
+
+    # -- shared steps
+
+    def _step(self) -> None:
+        self._propose()
+        if not self._writing:
+            return
+        self._allocate()
+        steps = [
+            LaneStep(
+                r.lane,
+                r.verify.token_ids,
+                r.generation.sampler,
+                r.generation.left,
+                r.generation.request.stop,
+                r.verify.parents,
+            )
+            for r in self._writing
+        ]
+        before = self._clock()
+        try:
+            seen = self._target.verify_many(steps)
+        except ModelError as err:
+            for running in tuple(self._writing):
+                self._fail(running, err)
+            return
+        seconds = self._clock() - before
+        base = sum(r.base for r in self._writing)
+        width = base + sum(len(s.drafted) for s in steps)
+        for running, found in zip(tuple(self._writing), seen, strict=True):
+            self._process(running, found, seconds)
+        if isinstance(self._curve, LiveCurve):  # once per batch, even if generations of it have failed
+            self._curve.observe(width, seconds, base)
+
+    def _propose(self) -> None:
+        """Let every generation query its layers and propose a draft.
+
+        The newest tokens of the others are known to be in the batch; their drafts are allocated afterwards.
+        """
+        base = sum(r.base for r in self._writing)
+        room = self._target.max_width - len(self._writing) + 1
+        for running in tuple(self._writing):
+            try:
+                proposal = running.generation.on(Next(base - running.base, room))
+            except Exception as err:  # of this request only
+                self._fail(running, err)
+            else:
+                running.proposal = proposal if isinstance(proposal, Propose) else Propose()
+
+    def _allocate(self) -> None:
+        """Allocate the batch to the proposals and grant the shares."""
+        base = sum(r.base for r in self._writing)
+        curve, plain = self._costs(base)
+        room = 0 if plain else self._target.max_width - len(self._writing)
+        lengths: list[int] = []
+        for running in self._writing:  # proposals of first-match are not weighed by gain
+            length = min(len(running.proposal.gains), room) if running.proposal.forced else 0
+            lengths.append(length)
+            room -= length
+        weighed = [() if r.proposal.forced else r.proposal.gains for r in self._writing]
+        shares = allocate_budget(weighed, curve, self._rate.value, base + sum(lengths), room)
+        lengths = [a + b for a, b in zip(lengths, shares.lengths, strict=True)]
+        padding = self._padding(lengths, shares.padding)
+        total = base + sum(lengths) + sum(padding)
+        for running, length, filler in zip(tuple(self._writing), lengths, padding, strict=True):
+            running.other_tokens = total - running.base - length - filler
+            verify = running.generation.on(BudgetGrant(length, filler, running.other_tokens))
+            running.verify = verify if isinstance(verify, Verify) else Verify()
+
+    def _costs(self, base: int) -> tuple[CostCurve, bool]:
+        """Return the curve of this step, and whether a step without drafts is due.
+
+        Every generation has decided alike for its queries.
+        """
+        live = self._curve
+        if not isinstance(live, LiveCurve):
+            return live, False
+        if self._config.policy is not Policy.EXPECTED_GAIN:
+            return live.curve, False
+        return live.trial(base) or live.curve, live.plain_due
+
+    def _padding(self, lengths: Sequence[int], padding: int) -> list[int]:
+        """Assign the filler tokens to the generation with the most room in its context."""
+        places = [0] * len(lengths)
+        if padding:
+            rooms = [r.generation.driver.room - n for r, n in zip(self._writing, lengths, strict=True)]
+            widest = max(range(len(rooms)), key=rooms.__getitem__)
+            places[widest] = padding if padding < rooms[widest] else 0
+        return places
+
+    def _process(self, running: Running, found: StepResult | Exception, seconds: float) -> None:
+        """Process a generation's part of the batch."""
+        if isinstance(found, Exception):
+            self._fail(running, found)
+            return
+        outcome: Outcome | None = None
+        try:
+            generation = running.generation
+            record = generation.record_step(running.verify, found, seconds, other_tokens=running.other_tokens)
+            if generation.request.on_step is not None:
+                generation.request.on_step(record)
+            if isinstance(generation.advance(record, found), Finish):
+                outcome = generation.finish()
+        except Exception as err:  # of this request only
+            outcome = Failure(err)
+        if outcome is not None:
+            self._end(running, outcome)

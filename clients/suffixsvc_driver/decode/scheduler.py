@@ -1,0 +1,189 @@
+"""Scheduler of requests that arrive at any time, for servers: bounded queue, fairness, cancellation.
+
+    submit ──> queue ──> lane ──> outcome
+      │ full      └────────┴── cancel: the lane is free within one step
+      └──> LimitExceededError
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from suffixsvc.errors import LimitExceededError, ServiceUnavailableError
+from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc_driver.decode.fair_queue import FairQueue
+from suffixsvc_driver.decode.generation import Request
+from suffixsvc_driver.decode.requests import Failure, Outcome
+from suffixsvc_driver.decode.running_batch import Running, RunningBatch
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A submitted request.
+
+    Attributes:
+        request, namespace: as submitted.
+        done: called once with the outcome, in the scheduler's thread.
+        running: its lane, once it has one.
+    """
+
+    request: Request
+    namespace: str
+    done: Callable[[Outcome], None]
+    running: Running | None = field(default=None, init=False)
+    charged: int = field(default=0, init=False)  # emitted tokens that are counted for its namespace
+    ended: bool = field(default=False, init=False)
+
+
+class Load(NamedTuple):
+    """Numbers of requests on lanes and in the queue."""
+
+    running: int
+    waiting: int
+
+
+class Scheduler(ClosedOnExit):
+    """Runs requests in a thread of its own. Thread-safe; use it as a context manager.
+
+    Args:
+        batch: the lanes, which only the scheduler's thread uses.
+        queue_size: largest number of requests that wait for a lane.
+    """
+
+    def __init__(self, batch: RunningBatch, queue_size: int = 256) -> None:
+        self._batch, self._queue_size = batch, queue_size
+        self._changed = threading.Condition()  # guards all below
+        self._queue: FairQueue[Ticket] = FairQueue()
+        self._on_lanes: set[Ticket] = set()
+        self._cancelled: list[Ticket] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="suffixsvc-scheduler", daemon=True)
+        self._thread.start()
+
+    @property
+    def load(self) -> Load:
+        """The load now."""
+        with self._changed:
+            return Load(len(self._on_lanes), len(self._queue))
+
+    def submit(self, request: Request, done: Callable[[Outcome], None], namespace: str = "") -> Ticket:
+        """Queue a request.
+
+        Args:
+            request: its callbacks are called in the scheduler's thread, and delay all other requests.
+            done: called once with its outcome, in the same thread.
+            namespace: requests of different namespaces get equal shares of the lanes, in tokens.
+
+        Raises:
+            LimitExceededError: the queue is full.
+            ServiceUnavailableError: the scheduler is closed.
+        """
+        ticket = Ticket(request, namespace, done)
+        with self._changed:
+            if self._closed:
+                raise ServiceUnavailableError("the scheduler is closed", remedy="Make a new one.")
+            if len(self._queue) >= self._queue_size:
+                raise LimitExceededError(
+                    "the queue is full",
+                    expected=f"at most {self._queue_size} waiting requests",
+                    got=self._queue_size + 1,
+                    remedy="Send the request again later.",
+                )
+            self._queue.push(namespace, ticket)
+            self._changed.notify()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a request, within one step if it is on a lane.
+
+        Its outcome is what it has generated, or a Failure (CancelledError). Nothing happens if it has ended.
+        """
+        with self._changed:
+            self._cancelled.append(ticket)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Cancel all requests and end the thread. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    # -- the scheduler's thread
+
+    def _run(self) -> None:
+        while self._wait():
+            self._cancel()
+            self._start()
+            try:
+                self._batch.advance()
+            except Exception as err:  # a defect: these requests are lost, not those that wait
+                _log.exception("a step failed", requests=len(self._on_lanes))
+                self._batch.fail_all(err)
+        with self._changed:
+            self._cancelled = [*self._queue.drain(), *self._on_lanes]
+        self._cancel()
+
+    def _wait(self) -> bool:
+        """Wait for something to do; return False when the scheduler is closed."""
+        with self._changed:
+            while not (self._closed or self._queue or self._cancelled or self._on_lanes):
+                self._queue.forget_idle()
+                self._changed.wait()
+            return not self._closed
+
+    def _cancel(self) -> None:
+        """End the requests that were cancelled since the last step."""
+        with self._changed:
+            cancelled, self._cancelled = self._cancelled, []
+            for ticket in cancelled:
+                self._queue.remove(ticket.namespace, ticket)
+        for ticket in cancelled:
+            if ticket.running is not None:
+                self._batch.cancel(ticket.running)
+            else:
+                self._end(ticket, Failure(CancelledError()))
+
+    def _start(self) -> None:
+        """Give the free lanes to waiting requests."""
+        self._charge()
+        while not self._batch.full:
+            with self._changed:
+                ticket = self._queue.pop()
+                if ticket is None:
+                    return
+                self._queue.charge(ticket.namespace, len(ticket.request.prompt_ids))
+                self._on_lanes.add(ticket)
+            try:
+                ticket.running = self._batch.add(ticket.request, partial(self._end, ticket))
+            except Exception as err:  # of this request only
+                self._end(ticket, Failure(err))
+
+    def _charge(self) -> None:
+        """Count the tokens that the running requests have emitted since the last count."""
+        with self._changed:
+            for ticket in self._on_lanes:
+                emitted = 0 if ticket.running is None else ticket.running.generation.emitted
+                self._queue.charge(ticket.namespace, emitted - ticket.charged)
+                ticket.charged = emitted
+
+    def _end(self, ticket: Ticket, outcome: Outcome) -> None:
+        if ticket.ended:
+            return
+        ticket.ended = True
+        self._charge()
+        with self._changed:
+            self._on_lanes.discard(ticket)
+        try:
+            ticket.done(outcome)
+        except Exception:  # of this request's owner
+            _log.exception("the outcome of a request could not be processed", namespace=ticket.namespace)

@@ -1,0 +1,188 @@
+"""Requests that join and leave shared batches at any time, on a tiny model in a real scheduler thread."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import Any
+
+import numpy as np
+import pytest
+
+from suffixsvc.errors import InvalidTokensError, LimitExceededError, ServiceUnavailableError
+from suffixsvc_driver.decode.generation import Request, Result, StepRecord, curve_for
+from suffixsvc_driver.decode.requests import Failure, Outcome
+from suffixsvc_driver.decode.running_batch import RunningBatch
+from suffixsvc_driver.decode.scheduler import Scheduler, Ticket
+from suffixsvc_driver.drafts.events import FinishReason
+from suffixsvc_driver.policy.calibration import Calibrator
+from suffixsvc_driver.sampling.settings import GREEDY
+from suffixsvc_driver.settings.driver_config import DriverConfig
+from suffixsvc_driver.targets.parallel import ParallelLlama
+from support.parallel_runs import CARELESS, alone, some_requests
+from support.serving import PATIENCE_S, eventually
+
+
+def batch_of(target: ParallelLlama) -> RunningBatch:
+    target.forget()
+    return RunningBatch(target, DriverConfig(), curve_for(target, CARELESS), Calibrator(), lambda: 0.0)
+
+
+@pytest.fixture
+def scheduler(tiny: ParallelLlama) -> Iterator[Scheduler]:
+    with Scheduler(batch_of(tiny), queue_size=64) as scheduler:
+        yield scheduler
+
+
+class Outcomes:
+    """Outcomes in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self._arrived: queue.SimpleQueue[tuple[Any, Outcome]] = queue.SimpleQueue()
+
+    def of(self, key: Any) -> Any:
+        return lambda outcome: self._arrived.put((key, outcome))
+
+    def next(self) -> tuple[Any, Outcome]:
+        return self._arrived.get(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_that_join_at_any_time_generate_what_they_generate_alone(
+    scheduler: Scheduler, tiny: ParallelLlama, seed: int
+) -> None:
+    print("seed", seed)
+    requests, expected = some_requests(np.random.default_rng(seed), tiny, 18, GREEDY)
+    outcomes = Outcomes()
+
+    def client(own: list[int]) -> None:
+        for at in own:
+            scheduler.submit(requests[at], outcomes.of(at), f"n{at % 3}")
+
+    clients = [threading.Thread(target=client, args=(list(range(k, 18, 3)),)) for k in range(3)]
+    for each in clients:
+        each.start()
+    found = dict(outcomes.next() for _ in requests)
+    for each in clients:
+        each.join()
+    texts = [found[at].token_ids for at in range(18)]  # type: ignore[union-attr]  # fails on a Failure
+    assert texts == [result.token_ids for result in expected]
+    eventually(lambda: scheduler.load == (0, 0), "no request is left")
+
+
+class Endless:
+    """A request that runs until it is cancelled; counts its steps."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.steps = 0
+        self.begun = threading.Event()
+        prompt = random.Random(seed).choices(range(100, 200), k=8)
+        self.request = Request(prompt, (), 480, on_step=self._count)
+
+    def _count(self, record: StepRecord) -> None:
+        self.steps += 1
+        self.begun.set()
+
+
+def test_a_cancelled_request_frees_its_lane_within_one_step(scheduler: Scheduler, tiny: ParallelLlama) -> None:
+    outcomes = Outcomes()
+    running = [Endless(seed) for seed in range(tiny.lanes)]
+    tickets = [scheduler.submit(each.request, outcomes.of(k)) for k, each in enumerate(running)]
+    for each in running:
+        assert each.begun.wait(PATIENCE_S)
+    [waiting] = alone(tiny, [[7, 8, 9]], [5], GREEDY)
+    scheduler.submit(Request([7, 8, 9], (), 5), outcomes.of("next"))
+    before = running[1].steps
+    scheduler.cancel(tickets[1])
+    found = dict(outcomes.next() for _ in range(2))
+    cancelled = found[1]
+    assert isinstance(cancelled, Result)
+    assert cancelled.finish is FinishReason.CANCELLED
+    assert len(cancelled.token_ids) == running[1].steps
+    assert running[1].steps - before <= 2  # the step that is under way, and the one that had begun
+    assert found["next"].token_ids == waiting.token_ids  # type: ignore[union-attr]
+    for ticket in tickets:
+        scheduler.cancel(ticket)
+        scheduler.cancel(ticket)  # twice is once
+    rest = dict(outcomes.next() for _ in range(tiny.lanes - 1))
+    assert set(rest) == {0, 2}
+
+
+def test_a_full_queue_refuses_and_a_cancelled_request_leaves_it(tiny: ParallelLlama) -> None:
+    outcomes = Outcomes()
+    with Scheduler(batch_of(tiny), queue_size=2) as scheduler:
+        running = [Endless(seed) for seed in range(tiny.lanes)]
+        for each in running:
+            scheduler.submit(each.request, outcomes.of("running"))
+        for each in running:
+            assert each.begun.wait(PATIENCE_S)
+        waiting = [scheduler.submit(Request([1, 2], (), 3), outcomes.of(k)) for k in range(2)]
+        assert scheduler.load == (tiny.lanes, 2)
+        with pytest.raises(LimitExceededError, match="queue is full"):
+            scheduler.submit(Request([1, 2], (), 3), outcomes.of("refused"))
+        scheduler.cancel(waiting[0])
+        key, outcome = outcomes.next()
+        assert key == 0
+        assert isinstance(outcome, Failure)
+        assert isinstance(outcome.error, CancelledError)
+        scheduler.submit(Request([1, 2], (), 3), outcomes.of("later"))
+    # closed: everything has ended
+    ends = [outcomes.next() for _ in range(tiny.lanes + 2)]
+    assert sorted(str(key) for key, _ in ends) == sorted(["running"] * tiny.lanes + ["1", "later"])
+    with pytest.raises(ServiceUnavailableError, match="closed"):
+        scheduler.submit(Request([1, 2], (), 3), outcomes.of("refused"))
+
+
+def test_a_flood_of_one_namespace_does_not_delay_another(scheduler: Scheduler) -> None:
+    outcomes = Outcomes()
+    gate = threading.Event()
+    first = Request([1, 2], (), 1, on_step=lambda _: gate.wait(PATIENCE_S))
+    scheduler.submit(first, outcomes.of("first"))
+    for k in range(20):
+        scheduler.submit(Request([5, 6, k], (), 12), outcomes.of("flood"), "flood")
+    scheduler.submit(Request([5, 6], (), 12), outcomes.of("other"), "other")
+    gate.set()
+    order = [outcomes.next()[0] for _ in range(22)]
+    assert order.index("other") < 8, order
+
+
+def test_a_failed_request_and_a_failing_owner_affect_no_other(
+    scheduler: Scheduler, tiny: ParallelLlama
+) -> None:
+    [expected] = alone(tiny, [[3, 4, 5]], [9], GREEDY)
+    outcomes = Outcomes()
+
+    def angry(outcome: Outcome) -> None:
+        raise ValueError("not today")
+
+    scheduler.submit(Request([1, tiny.vocab_size]), outcomes.of("bad prompt"))
+    scheduler.submit(Request([1, 2], (), 3), angry)
+    scheduler.submit(Request([3, 4, 5], (), 9), outcomes.of("good"))
+    found = dict(outcomes.next() for _ in range(2))
+    assert isinstance(found["bad prompt"], Failure)
+    assert isinstance(found["bad prompt"].error, InvalidTokensError)
+    assert found["good"].token_ids == expected.token_ids  # type: ignore[union-attr]
+
+
+def test_a_defect_in_a_step_ends_its_requests_only(
+    scheduler: Scheduler, tiny: ParallelLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = Outcomes()
+    ticket: Ticket
+    with monkeypatch.context() as patch:
+
+        def broken(steps: object) -> Any:
+            raise KeyError("defect")
+
+        patch.setattr(tiny, "verify_many", broken)
+        ticket = scheduler.submit(Request([1, 2], (), 3), outcomes.of("lost"))
+        _, outcome = outcomes.next()
+        assert isinstance(outcome, Failure)
+        assert isinstance(outcome.error, KeyError)
+    scheduler.cancel(ticket)
+    scheduler.submit(Request([1, 2], (), 3), outcomes.of("kept"))
+    key, outcome = outcomes.next()
+    assert (key, isinstance(outcome, Result)) == ("kept", True)
