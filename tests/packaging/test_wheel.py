@@ -19,6 +19,7 @@ PACKAGES = {
     "suffixsvc_client",
     "suffixsvc_driver",
     "suffixsvc_models",
+    "suffixsvc_openai",
 }
 
 
