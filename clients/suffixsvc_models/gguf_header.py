@@ -30,8 +30,12 @@ _BLOCKS: Final = {
     29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
 }  # fmt: skip
 _REMEDY: Final = "Fetch the file again."
-#: longer texts (chat templates, say) are skipped
+#: longer texts are skipped, but for chat templates
 _MAX_TEXT: Final = 4096
+#: chat templates: the default one; those with a name have it after a dot
+CHAT_TEMPLATE: Final = "tokenizer.chat_template"
+#: the longest known one has 30 KB
+_MAX_TEMPLATE: Final = 1 << 20
 
 Value = int | float | bool | str
 
@@ -41,7 +45,7 @@ class GgufHeader:
     """Contents of a header.
 
     Attributes:
-        values: scalars and short texts, by key.
+        values: scalars, short texts and chat templates, by key.
         arrays: length of each array, by key.
         weights: number of elements of all tensors.
         needed_bytes: size of a complete file.
@@ -174,7 +178,7 @@ def _read(cursor: _Cursor, name: str) -> GgufHeader:
             arrays[key] = cursor.skip_array()
         elif kind == _STRING:
             text = cursor.string()
-            if len(text) <= _MAX_TEXT:
+            if len(text) <= (_MAX_TEMPLATE if key.startswith(CHAT_TEMPLATE) else _MAX_TEXT):
                 values[key] = text.decode("utf-8", "replace")
         else:
             values[key] = cursor.scalar(kind)

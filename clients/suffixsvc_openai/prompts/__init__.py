@@ -1,0 +1,1 @@
+"""Prompts: messages of the API, rendered by the chat template of the model."""

@@ -1,0 +1,1 @@
+"""Tools: the text of a model to calls of tools, and grammars of calls."""
