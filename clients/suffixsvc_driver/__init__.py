@@ -3,7 +3,7 @@
 The emitted text is that of the target, whatever the layers draft. Subpackages, from the top:
 
     profile       cost measurement of targets and pairs of models, suggested settings
-    decode        ``generate``, ``generate_many``, chat sessions, detokenization, exactness checks
+    decode        ``generate``, ``generate_many``, a scheduler of requests, chat sessions, exactness checks
     speculation   state machine: events in, decisions out; no clock, no transport, no model
     layers        prompt lookup (in process), suffix (any backend session), draft model (a worker)
     policy        expected gain, calibration of probabilities, value of queries, first-match controllers

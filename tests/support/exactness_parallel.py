@@ -46,8 +46,8 @@ def _same_operations(target: ParallelLlama, run: RecordedRun) -> int:
     positions: dict[int, int] = {}
     for operation in run.operations:
         match operation:
-            case Began(lane, request, prompt_ids):
-                target.begin(lane, prompt_ids)
+            case Began(lane, request, prompt_ids, principal):
+                target.begin(lane, prompt_ids, principal)
                 outcome = run.outcomes[request]
                 samplers[lane] = None
                 if isinstance(outcome, Result):

@@ -21,6 +21,7 @@ class Began:
     lane: int
     request: int
     prompt_ids: tuple[int, ...]
+    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +67,18 @@ class _Recorder:
             self._taken += 1
             yield request
 
-    def lane_for(self, prompt_ids: TokenIds, free: Sequence[int]) -> int:
-        lane = self._target.lane_for(prompt_ids, free)
+    def lane_for(self, prompt_ids: TokenIds, free: Sequence[int], principal: str = "") -> int:
+        lane = self._target.lane_for(prompt_ids, free, principal)
         self._requests[lane] = self._taken - 1
         return lane
 
-    def begin(self, lane: int, prompt_ids: TokenIds) -> int:
-        reused = self._target.begin(lane, prompt_ids)
-        self.operations.append(Began(lane, self._requests[lane], tuple(int(t) for t in prompt_ids)))
+    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "") -> int:
+        reused = self._target.begin(lane, prompt_ids, principal)
+        prompt = tuple(int(t) for t in prompt_ids)
+        self.operations.append(Began(lane, self._requests[lane], prompt, principal))
         return reused
 
-    def prefill(self, lane: int) -> bool:
+    def prefill(self, lane: int) -> int:
         self.operations.append(Filled(lane))
         return self._target.prefill(lane)
 

@@ -41,6 +41,7 @@ class SharedMachine:
     eog_ids = frozenset[int]()
     replays = False
     max_branches = 1
+    shares_prefixes = False
     context_size = 1 << 20
 
     def __post_init__(self) -> None:
@@ -53,15 +54,21 @@ class SharedMachine:
     def max_width(self) -> int:
         return len(self.seconds) - 1
 
-    def lane_for(self, prompt_ids: TokenIds, free: Sequence[int]) -> int:
+    def check(self, prompt_ids: TokenIds) -> None:
+        pass
+
+    def lane_for(self, prompt_ids: TokenIds, free: Sequence[int], principal: str = "") -> int:
         return free[0]
 
-    def begin(self, lane: int, prompt_ids: TokenIds) -> int:
+    def missing(self, lane: int, prompt_ids: Sequence[int], principal: str = "") -> int:
+        return 0
+
+    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "") -> int:
         self._text[lane], self._at[lane] = self.texts[int(prompt_ids[0])], 0
         return 0
 
-    def prefill(self, lane: int) -> bool:
-        return True
+    def prefill(self, lane: int) -> int:
+        return 0
 
     def sampler(self, sampling: Sampling, prompt_ids: TokenIds) -> Sampler:
         return Sampler(sampling, self.vocab_size)

@@ -134,7 +134,7 @@ class Machine:
     def max_width(self) -> int:
         return len(self.seconds) - 1
 
-    def begin(self, prompt_ids: TokenIds) -> Prefilled:
+    def begin(self, prompt_ids: TokenIds, *, principal: str = "") -> Prefilled:
         self._at, self._prompt = 0, len(prompt_ids)
         return Prefilled(0, 0)
 

@@ -121,6 +121,7 @@ class Request:
         calibrator: learned statistics of the layers, which this generation continues; None for new ones,
             or for those of a run of several requests.
         on_step: called after every step, before the next one starts.
+        principal: owner of the prompt; KV is reused between requests of one principal only.
     """
 
     prompt_ids: TokenIds
@@ -131,6 +132,7 @@ class Request:
     content: Callable[[Sequence[int]], ContentType] | None = None
     calibrator: Calibrator | None = None
     on_step: Callable[[StepRecord], None] | None = None
+    principal: str = ""
 
 
 def curve_for(target: TargetShape, curve: CostCurve | LiveCurve | None) -> CostCurve | LiveCurve:

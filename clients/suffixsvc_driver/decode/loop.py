@@ -103,7 +103,7 @@ def stream(
     generation = Generation(target, request, config or DriverConfig(), curve_for(target, curve), clock)
     sampler, stop = generation.sampler, request.stop
     began = clock()
-    prefill = target.begin(request.prompt_ids)
+    prefill = target.begin(request.prompt_ids, principal=request.principal)
     decision = generation.begin(prefill, clock() - began)
     while isinstance(decision, Verify):
         before = clock()

@@ -1,4 +1,4 @@
-"""Run of several requests on one target, in shared batches (:mod:`~suffixsvc_driver.decode.running_batch`)."""
+"""Run of several requests on one target (:mod:`~suffixsvc_driver.decode.running_batch`)."""
 
 from __future__ import annotations
 
@@ -68,9 +68,11 @@ def _start(
     except Exception as err:  # the requests before it continue
         done(Failure(err))
         return False
+    if not isinstance(request, Request):
+        wrong = InvalidInputError(f"requests[{index}] must be a Request", got=type(request).__name__)
+        done(Failure(wrong))
+        return True
     try:
-        if not isinstance(request, Request):
-            raise InvalidInputError(f"requests[{index}] must be a Request", got=type(request).__name__)
         batch.add(request, done)
     except Exception as err:  # of this request only
         done(Failure(err))

@@ -1,10 +1,16 @@
-"""Results of :func:`suffixsvc_driver.decode.parallel.generate_many`."""
+"""Outcomes of requests in shared batches (:mod:`~suffixsvc_driver.decode.parallel`,
+:mod:`~suffixsvc_driver.decode.scheduler`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from suffixsvc.errors import LimitExceededError
 from suffixsvc_driver.decode.generation import Result
+
+
+class QueueFullError(LimitExceededError):
+    """Too many requests wait: the same request succeeds later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@
 
 Each generation is a :class:`~suffixsvc_driver.decode.generation.Generation` with an independent end. Prefill
 is not part of a step: at most one batch of one prompt is computed between two steps, which bounds the delay
-that a new request adds to running generations. Prompts are prefilled in order of arrival.
+that a new request adds to running generations. Which prompt: :mod:`~suffixsvc_driver.decode.prefill_order`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,27 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 
-from suffixsvc.errors import ModelError
+from suffixsvc.errors import InvalidInputError, ModelError
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
 from suffixsvc_driver.decode.generation import Generation, Request
+from suffixsvc_driver.decode.prefill_order import Filling, PrefillOrder
 from suffixsvc_driver.decode.requests import Failure, Outcome
-from suffixsvc_driver.drafts.events import BudgetGrant, Finish, FinishReason, Next, Propose, StepResult, Verify
+from suffixsvc_driver.drafts.events import (
+    BudgetGrant,
+    Finish,
+    FinishReason,
+    Next,
+    Propose,
+    StepResult,
+    Verify,
+)
 from suffixsvc_driver.policy.batch_budget import allocate_budget
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.policy.expected_gain import RunningRate
 from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
 from suffixsvc_driver.targets import LaneStep, ParallelTarget, Prefilled
+
 
 @dataclass(slots=True, eq=False)
 class Running:
@@ -36,7 +46,8 @@ class Running:
     lane: int
     generation: Generation
     done: Callable[[Outcome], None]
-    reused: int | None = None  # reused tokens of the prompt; None before the prefill
+    filling: Filling
+    reused: int = 0  # cached tokens of the prompt, once its prefill has begun
     prefill_seconds: float = 0.0
     proposal: Propose = field(default_factory=Propose)
     verify: Verify = field(default_factory=Verify)
@@ -46,6 +57,11 @@ class Running:
     def base(self) -> int:
         """Tokens in the next batch without drafts."""
         return 1 + self.generation.replay
+
+    @property
+    def served(self) -> int:
+        """Tokens of the prompt that are or have to be computed, and emitted tokens."""
+        return len(self.generation.prompt) - self.reused + self.generation.emitted
 
 
 class RunningBatch:
@@ -71,7 +87,8 @@ class RunningBatch:
         self._curve = curve
         self._rate = RunningRate(config.rate_decay)
         self._free = list(range(target.lanes))
-        self._filling: list[Running] = []
+        self._order = PrefillOrder(shares=target.shares_prefixes)
+        self._filling: list[Running] = []  # in order of arrival
         self._writing: list[Running] = []
 
     @property
@@ -86,19 +103,30 @@ class RunningBatch:
 
     # -- start and end of requests
 
+    def check(self, request: Request) -> None:
+        """Validate a request's prompt. Thread-safe.
+
+        Raises:
+            InvalidInputError: not a request.
+            InvalidTokensError: an empty prompt, or ids outside the vocabulary.
+            LimitExceededError: a prompt longer than the context.
+        """
+        if not isinstance(request, Request):
+            raise InvalidInputError("request must be a Request", got=type(request).__name__)
+        self._target.check(request.prompt_ids)
+
     def add(self, request: Request, done: Callable[[Outcome], None]) -> Running:
         """Assign a request to a free lane; it is prefilled by later calls of :meth:`advance`.
 
         Raises:
-            LimitExceededError: a prompt longer than the context.
-            What :class:`Generation` raises. Nothing changes.
+            The errors of :meth:`check`, and those of :class:`Generation`. Nothing changes.
         """
-        lane = self._target.lane_for(request.prompt_ids, self._free)
+        lane = self._target.lane_for(request.prompt_ids, self._free, request.principal)
         generation = Generation(
             self._target, request, self._config, self._curve, self._clock, self._calibrator, self._rate
         )
         self._free.remove(lane)
-        running = Running(lane, generation, done)
+        running = Running(lane, generation, done, Filling(generation.prompt, request.principal))
         self._filling.append(running)
         return running
 
@@ -111,7 +139,12 @@ class RunningBatch:
         if running in self._filling:
             self._end(running, Failure(CancelledError()))
         elif running in self._writing:
-            self._end(running, running.generation.finish(FinishReason.CANCELLED))
+            outcome: Outcome
+            try:
+                outcome = running.generation.finish(FinishReason.CANCELLED)
+            except Exception as err:  # of this request only
+                outcome = Failure(err)
+            self._end(running, outcome)
 
     def fail_all(self, error: Exception) -> None:
         """End every request with this error."""
@@ -119,26 +152,33 @@ class RunningBatch:
             self._fail(running, error)
 
     def advance(self) -> None:
-        """Compute one batch of the first prompt that is incomplete, then one step of all generations."""
+        """Compute one batch of one incomplete prompt, then one step of all generations."""
         if self._filling:
-            self._fill(self._filling[0])
+            self._fill(self._next_prompt())
         if self._writing:
             self._step()
+
+    def _next_prompt(self) -> Running:
+        for running in self._filling:
+            filling = running.filling
+            if not filling.begun:
+                filling.missing = self._target.missing(running.lane, filling.prompt, filling.principal)
+        return self._filling[self._order.next([running.filling for running in self._filling])]
 
     def _fill(self, running: Running) -> None:
         """Prefill a batch of the prompt; after the last one the generation takes part in steps."""
         before = self._clock()
-        lane = running.lane
+        lane, filling = running.lane, running.filling
         try:
-            if running.reused is None:
+            if not filling.begun:
                 # late, so that prefixes shared with earlier prompts are already computed
-                running.reused = self._target.begin(lane, running.generation.prompt)
-            done = self._target.prefill(lane)
+                running.reused = self._target.begin(lane, filling.prompt, filling.principal)
+                filling.begun = True
+            filling.missing = self._target.prefill(lane)
             running.prefill_seconds += self._clock() - before
-            if not done:
+            if filling.missing:
                 return
-            computed = len(running.generation.prompt) - 1 - running.reused
-            prefilled = Prefilled(running.reused, computed)
+            prefilled = Prefilled(running.reused, len(filling.prompt) - 1 - running.reused)
             running.generation.begin(prefilled, running.prefill_seconds, batched=True)
         except Exception as err:  # of this request only
             self._fail(running, err)

@@ -2,7 +2,10 @@
 
     submit ──> queue ──> lane ──> outcome
       │ full      └────────┴── cancel: the lane is free within one step
-      └──> LimitExceededError
+      └──> QueueFullError
+
+The lanes, their target and every callback belong to one thread. Other threads change only the queue and the
+list of cancelled requests, under one lock, which no callback is called with.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from typing import NamedTuple
 
 import structlog
 
-from suffixsvc.errors import LimitExceededError, ServiceUnavailableError
+from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_driver.decode.fair_queue import FairQueue
 from suffixsvc_driver.decode.generation import Request
-from suffixsvc_driver.decode.requests import Failure, Outcome
+from suffixsvc_driver.decode.requests import Failure, Outcome, QueueFullError
 from suffixsvc_driver.decode.running_batch import Running, RunningBatch
+from suffixsvc_driver.settings.checks import as_integer
 
 _log = structlog.get_logger(__name__)
 
@@ -33,14 +37,14 @@ class Ticket:
     Attributes:
         request, namespace: as submitted.
         done: called once with the outcome, in the scheduler's thread.
-        running: its lane, once it has one.
+        running: its lane, while it has one.
     """
 
     request: Request
     namespace: str
     done: Callable[[Outcome], None]
     running: Running | None = field(default=None, init=False)
-    charged: int = field(default=0, init=False)  # emitted tokens that are counted for its namespace
+    charged: int = field(default=0, init=False)  # tokens that are counted for its namespace
     ended: bool = field(default=False, init=False)
 
 
@@ -56,11 +60,15 @@ class Scheduler(ClosedOnExit):
 
     Args:
         batch: the lanes, which only the scheduler's thread uses.
-        queue_size: largest number of requests that wait for a lane.
+        queue_size: largest number of requests that wait for a lane. One namespace may have as many of them as
+            the queue has free places, so that it cannot fill the queue.
+
+    Raises:
+        InvalidConfigError: ``queue_size`` is not an integer >= 1.
     """
 
     def __init__(self, batch: RunningBatch, queue_size: int = 256) -> None:
-        self._batch, self._queue_size = batch, queue_size
+        self._batch, self._queue_size = batch, as_integer("queue_size", queue_size)
         self._changed = threading.Condition()  # guards all below
         self._queue: FairQueue[Ticket] = FairQueue()
         self._on_lanes: set[Ticket] = set()
@@ -84,54 +92,70 @@ class Scheduler(ClosedOnExit):
             namespace: requests of different namespaces get equal shares of the lanes, in tokens.
 
         Raises:
-            LimitExceededError: the queue is full.
+            InvalidTokensError: an empty prompt, or ids outside the vocabulary.
+            LimitExceededError: a prompt longer than the context.
+            QueueFullError: too many requests wait.
             ServiceUnavailableError: the scheduler is closed.
         """
+        self._batch.check(request)
         ticket = Ticket(request, namespace, done)
         with self._changed:
             if self._closed:
                 raise ServiceUnavailableError("the scheduler is closed", remedy="Make a new one.")
-            if len(self._queue) >= self._queue_size:
-                raise LimitExceededError(
-                    "the queue is full",
-                    expected=f"at most {self._queue_size} waiting requests",
-                    got=self._queue_size + 1,
-                    remedy="Send the request again later.",
-                )
+            self._admit(namespace)
             self._queue.push(namespace, ticket)
             self._changed.notify()
         return ticket
 
+    def _admit(self, namespace: str) -> None:
+        waiting, own = len(self._queue), self._queue.waiting(namespace)
+        if own < self._queue_size - waiting:
+            return
+        raise QueueFullError(
+            "the queue is full"
+            if waiting >= self._queue_size
+            else f"namespace {namespace!r} fills the queue",
+            expected=f"at most {self._queue_size} waiting requests, of one namespace at most the free places",
+            got=f"{waiting} waiting, {own} of the namespace",
+            remedy="Send the request again later.",
+        )
+
     def cancel(self, ticket: Ticket) -> None:
         """End a request, within one step if it is on a lane.
 
-        Its outcome is what it has generated, or a Failure (CancelledError). Nothing happens if it has ended.
+        Its outcome is what it has generated, or a Failure (CancelledError) while its prompt is incomplete.
+        Nothing happens if it has ended.
         """
         with self._changed:
-            self._cancelled.append(ticket)
-            self._changed.notify()
+            if not self._closed:  # otherwise all are cancelled
+                self._cancelled.append(ticket)
+                self._changed.notify()
 
     def close(self) -> None:
-        """Cancel all requests and end the thread. Idempotent."""
+        """Cancel all requests and end the thread. Idempotent.
+
+        Returns after the last outcome. Called by a callback of a request it returns at once, and the thread
+        ends after its step.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     # -- the scheduler's thread
 
     def _run(self) -> None:
-        while self._wait():
+        try:
+            while self._wait():
+                self._cancel()
+                self._start()
+                self._advance()
+        finally:
+            with self._changed:
+                self._closed = True  # also after a defect: a request must not wait for a thread that ended
+                self._cancelled = [*self._queue.drain(), *self._on_lanes]
             self._cancel()
-            self._start()
-            try:
-                self._batch.advance()
-            except Exception as err:  # a defect: these requests are lost, not those that wait
-                _log.exception("a step failed", requests=len(self._on_lanes))
-                self._batch.fail_all(err)
-        with self._changed:
-            self._cancelled = [*self._queue.drain(), *self._on_lanes]
-        self._cancel()
 
     def _wait(self) -> bool:
         """Wait for something to do; return False when the scheduler is closed."""
@@ -161,29 +185,40 @@ class Scheduler(ClosedOnExit):
                 ticket = self._queue.pop()
                 if ticket is None:
                     return
-                self._queue.charge(ticket.namespace, len(ticket.request.prompt_ids))
+                # at once, or the same namespace would get all free lanes
+                ticket.charged = len(ticket.request.prompt_ids)
+                self._queue.charge(ticket.namespace, ticket.charged)
                 self._on_lanes.add(ticket)
             try:
                 ticket.running = self._batch.add(ticket.request, partial(self._end, ticket))
             except Exception as err:  # of this request only
                 self._end(ticket, Failure(err))
 
+    def _advance(self) -> None:
+        try:
+            self._batch.advance()
+        except BaseException as err:  # a defect, or a callback that exits: those that wait are not lost
+            _log.exception("a step failed", requests=len(self._on_lanes))
+            self._batch.fail_all(err if isinstance(err, Exception) else RuntimeError(repr(err)))
+
     def _charge(self) -> None:
-        """Count the tokens that the running requests have emitted since the last count."""
+        """Count the tokens that the running requests were served since the last count."""
         with self._changed:
             for ticket in self._on_lanes:
-                emitted = 0 if ticket.running is None else ticket.running.generation.emitted
-                self._queue.charge(ticket.namespace, emitted - ticket.charged)
-                ticket.charged = emitted
+                if ticket.running is not None:
+                    served = ticket.running.served
+                    self._queue.charge(ticket.namespace, served - ticket.charged)
+                    ticket.charged = served
 
     def _end(self, ticket: Ticket, outcome: Outcome) -> None:
         if ticket.ended:
             return
         ticket.ended = True
         self._charge()
+        ticket.running = None  # the owner may keep the ticket, but not the generation's memory
         with self._changed:
             self._on_lanes.discard(ticket)
         try:
             ticket.done(outcome)
-        except Exception:  # of this request's owner
+        except BaseException:  # of this request's owner
             _log.exception("the outcome of a request could not be processed", namespace=ticket.namespace)

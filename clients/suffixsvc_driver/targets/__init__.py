@@ -91,8 +91,11 @@ class TargetShape(Protocol):
 class Target(TargetShape, Protocol):
     """A model that verifies drafts of one generation at a time. Not thread-safe."""
 
-    def begin(self, prompt_ids: TokenIds) -> Prefilled:
+    def begin(self, prompt_ids: TokenIds, *, principal: str = "") -> Prefilled:
         """Prefill all but the last prompt token, reusing the KV of the longest common prefix.
+
+        Args:
+            principal: the owner of the prompt; only KV of the same principal is reused.
 
         Raises:
             LimitExceededError: a prompt longer than the context.
@@ -138,20 +141,39 @@ class ParallelTarget(TargetShape, Protocol):
     def lanes(self) -> int:
         """Number of concurrent generations; at most ``max_width``."""
 
-    def lane_for(self, prompt_ids: TokenIds, free: Sequence[int]) -> int:
-        """Return the best of the ``free`` lanes for a prompt. Raises the errors of :meth:`begin`."""
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether a prompt reuses the KV of a common prefix on another lane."""
 
-    def begin(self, lane: int, prompt_ids: TokenIds) -> int:
-        """Start a generation on an unused lane; return the number of tokens whose KV was cached. Call
-        :meth:`prefill` until it returns True.
+    def check(self, prompt_ids: TokenIds) -> None:
+        """Validate a prompt. Thread-safe.
 
         Raises:
-            LimitExceededError: a prompt longer than the context. No other lane is affected.
-            InvalidTokensError: an empty prompt, or ids outside the vocabulary. No other lane is affected.
+            LimitExceededError: a prompt longer than the context.
+            InvalidTokensError: an empty prompt, or ids outside the vocabulary.
         """
 
-    def prefill(self, lane: int) -> bool:
-        """Compute one batch of the lane's missing prompt tokens; return whether only the last is missing."""
+    def lane_for(self, prompt_ids: TokenIds, free: Sequence[int], principal: str = "") -> int:
+        """Return the best of the ``free`` lanes for a prompt. Raises the errors of :meth:`check`."""
+
+    def missing(self, lane: int, prompt_ids: Sequence[int], principal: str = "") -> int:
+        """Return the number of tokens that would have to be computed if :meth:`begin` was called now."""
+
+    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "") -> int:
+        """Start a generation on an unused lane; return the number of tokens whose KV was cached. Call
+        :meth:`prefill` until it returns 0. A generation ends without a call: its lane may begin another one
+        at any time, also before its prompt is complete.
+
+        Args:
+            principal: the owner of the prompt; only KV of the same principal is reused.
+
+        Raises:
+            The errors of :meth:`check`. No other lane is affected.
+        """
+
+    def prefill(self, lane: int) -> int:
+        """Compute one batch of the lane's missing prompt tokens; return how many are missing then, the last
+        one not counted."""
 
     def verify_many(self, steps: Sequence[LaneStep]) -> list[StepResult | Exception]:
         """Verify each lane's draft, all in one batch, each lane at most once. If the tokens of a lane cannot

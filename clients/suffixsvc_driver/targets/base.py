@@ -122,16 +122,22 @@ class TargetBase(ClosedOnExit):
         for slot in self._cache.slots:
             self.context.cut(slot.index, 0)
             slot.truncate(0)
-            slot.last_used = 0
+            slot.last_used, slot.principal = 0, ""
 
     def _place(
-        self, lane: Lane, prompt: list[int], free: Collection[int] | None = None, *, fresh: bool = False
+        self,
+        lane: Lane,
+        prompt: list[int],
+        free: Collection[int] | None = None,
+        principal: str = "",
+        *,
+        fresh: bool = False,
     ) -> int:
         """Start a generation on the best of the ``free`` slots; return the number of tokens whose KV was
         cached."""
-        placement = self._cache.place(prompt, free)
+        placement = self._cache.place(prompt, free, principal)
         if fresh or not self.context.reaches(placement.source.index, placement.keep):
-            placement = Placement(placement.slot, 0)
+            placement = Placement(placement.slot, 0, principal=principal)
         lane.release()
         source, slot, keep = placement.source, placement.slot, placement.keep
         self._cache.apply(placement)

@@ -49,25 +49,38 @@ class ParallelLlama(TargetBase):
         """Number of concurrent generations."""
         return self.settings.slots
 
+    @property
+    def shares_prefixes(self) -> bool:
+        """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
+        return self._cache.copies
+
     def forget(self) -> None:
         """Empty every lane."""
         self._missing.clear()
         super().forget()
 
-    def lane_for(self, prompt_ids: TokenIds, free: Sequence[int]) -> int:
+    def check(self, prompt_ids: TokenIds) -> None:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
-        prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
-        return self._cache.place(prompt, free).slot.index
+        check_prompt(prompt_ids, self.vocab_size, self.context_size)
 
-    def begin(self, lane: int, prompt_ids: TokenIds) -> int:
+    def lane_for(self, prompt_ids: TokenIds, free: Sequence[int], principal: str = "") -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
-        keep = self._place(self._lanes[lane], prompt, (lane,))
+        return self._cache.place(prompt, free, principal).slot.index
+
+    def missing(self, lane: int, prompt_ids: Sequence[int], principal: str = "") -> int:
+        """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
+        return len(prompt_ids) - 1 - self._cache.place(prompt_ids, (lane,), principal).keep
+
+    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "") -> int:
+        """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
+        prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
+        keep = self._place(self._lanes[lane], prompt, (lane,), principal)
         self._missing[lane] = prompt[keep:-1]
         return keep
 
-    def prefill(self, lane: int) -> bool:
-        """Compute one batch of the lane's missing prompt tokens; return whether only the last is missing.
+    def prefill(self, lane: int) -> int:
+        """See :class:`suffixsvc_driver.targets.ParallelTarget`.
 
         Raises:
             ModelError: llama.cpp failed. The lane is empty.
@@ -77,8 +90,9 @@ class ParallelLlama(TargetBase):
         size = self.settings.batch_size
         if missing:
             self._lanes[lane].fill(missing[:size])
+            self._cache.touch(self._lanes[lane].slot)
         self._missing[lane] = missing[size:]
-        return len(missing) <= size
+        return len(self._missing[lane])
 
     def verify_many(self, steps: Sequence[LaneStep]) -> list[StepResult | Exception]:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`.
@@ -94,6 +108,8 @@ class ParallelLlama(TargetBase):
         lanes = [step.lane for step in steps]
         if len(set(lanes)) < len(lanes) or any(self._missing.get(lane, [0]) for lane in lanes):
             raise InvalidInputError("a batch must have each lane once, with its prompt prefilled", got=lanes)
+        for lane in lanes:
+            self._cache.touch(self._lanes[lane].slot)
         return self._verify(steps)
 
 

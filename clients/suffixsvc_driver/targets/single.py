@@ -64,10 +64,11 @@ class LlamaTarget(TargetBase):
         """Position of the newest token, which is not in the KV yet."""
         return self._lane.position
 
-    def begin(self, prompt_ids: TokenIds, *, fresh: bool = False) -> Prefilled:
+    def begin(self, prompt_ids: TokenIds, *, principal: str = "", fresh: bool = False) -> Prefilled:
         """Make ``prompt_ids`` the current sequence: all but its last token in the KV.
 
         Args:
+            principal: the owner of the prompt; only KV of the same principal is reused.
             fresh: reuse nothing (exactness checks). With unified KV (``branches``) the other slots are
                 emptied too: where their cells lie would show in the bits.
 
@@ -78,7 +79,7 @@ class LlamaTarget(TargetBase):
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
         if fresh and self.context.unified:
             self.forget()
-        keep = self._place(self._lane, prompt, fresh=fresh)
+        keep = self._place(self._lane, prompt, principal=principal, fresh=fresh)
         self._lane.fill(prompt[keep:-1])
         return Prefilled(keep, len(prompt) - 1 - keep, tuple(self._lane.slot.history))
 

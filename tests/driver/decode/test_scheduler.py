@@ -12,14 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suffixsvc.errors import InvalidTokensError, LimitExceededError, ServiceUnavailableError
+from suffixsvc.errors import (
+    GrammarError,
+    InvalidConfigError,
+    InvalidInputError,
+    InvalidTokensError,
+    LimitExceededError,
+    ServiceUnavailableError,
+)
 from suffixsvc_driver.decode.generation import Request, Result, StepRecord, curve_for
-from suffixsvc_driver.decode.requests import Failure, Outcome
+from suffixsvc_driver.decode.requests import Failure, Outcome, QueueFullError
 from suffixsvc_driver.decode.running_batch import RunningBatch
 from suffixsvc_driver.decode.scheduler import Scheduler, Ticket
 from suffixsvc_driver.drafts.events import FinishReason
 from suffixsvc_driver.policy.calibration import Calibrator
-from suffixsvc_driver.sampling.settings import GREEDY
+from suffixsvc_driver.sampling.settings import GREEDY, Sampling
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from support.parallel_runs import CARELESS, alone, some_requests
@@ -87,7 +94,9 @@ class Endless:
         self.begun.set()
 
 
-def test_a_cancelled_request_frees_its_lane_within_one_step(scheduler: Scheduler, tiny: ParallelLlama) -> None:
+def test_a_cancelled_request_frees_its_lane_within_one_step(
+    scheduler: Scheduler, tiny: ParallelLlama
+) -> None:
     outcomes = Outcomes()
     running = [Endless(seed) for seed in range(tiny.lanes)]
     tickets = [scheduler.submit(each.request, outcomes.of(k)) for k, each in enumerate(running)]
@@ -114,15 +123,14 @@ def test_a_cancelled_request_frees_its_lane_within_one_step(scheduler: Scheduler
 def test_a_full_queue_refuses_and_a_cancelled_request_leaves_it(tiny: ParallelLlama) -> None:
     outcomes = Outcomes()
     with Scheduler(batch_of(tiny), queue_size=2) as scheduler:
-        running = [Endless(seed) for seed in range(tiny.lanes)]
-        for each in running:
-            scheduler.submit(each.request, outcomes.of("running"))
-        for each in running:
-            assert each.begun.wait(PATIENCE_S)
-        waiting = [scheduler.submit(Request([1, 2], (), 3), outcomes.of(k)) for k in range(2)]
+        for seed in range(tiny.lanes):
+            running = Endless(seed)
+            scheduler.submit(running.request, outcomes.of("running"))
+            assert running.begun.wait(PATIENCE_S)
+        waiting = [scheduler.submit(Request([1, 2], (), 3), outcomes.of(k), f"n{k}") for k in range(2)]
         assert scheduler.load == (tiny.lanes, 2)
-        with pytest.raises(LimitExceededError, match="queue is full"):
-            scheduler.submit(Request([1, 2], (), 3), outcomes.of("refused"))
+        with pytest.raises(QueueFullError, match="the queue is full"):
+            scheduler.submit(Request([1, 2], (), 3), outcomes.of("refused"), "other")
         scheduler.cancel(waiting[0])
         key, outcome = outcomes.next()
         assert key == 0
@@ -134,19 +142,76 @@ def test_a_full_queue_refuses_and_a_cancelled_request_leaves_it(tiny: ParallelLl
     assert sorted(str(key) for key, _ in ends) == sorted(["running"] * tiny.lanes + ["1", "later"])
     with pytest.raises(ServiceUnavailableError, match="closed"):
         scheduler.submit(Request([1, 2], (), 3), outcomes.of("refused"))
+    with pytest.raises(InvalidConfigError, match="queue_size must be an int >= 1"):
+        Scheduler(batch_of(tiny), queue_size=0)
 
 
 def test_a_flood_of_one_namespace_does_not_delay_another(scheduler: Scheduler) -> None:
+    """Also where it fills the queue: it gets half of it, and there is a place for everyone else."""
     outcomes = Outcomes()
     gate = threading.Event()
     first = Request([1, 2], (), 1, on_step=lambda _: gate.wait(PATIENCE_S))
     scheduler.submit(first, outcomes.of("first"))
-    for k in range(20):
+    eventually(lambda: scheduler.load == (1, 0), "it is on a lane")
+    for k in range(32):
         scheduler.submit(Request([5, 6, k], (), 12), outcomes.of("flood"), "flood")
+    for namespace in ("flood", "flood"):
+        with pytest.raises(QueueFullError, match="'flood' fills the queue"):
+            scheduler.submit(Request([5, 6], (), 12), outcomes.of("refused"), namespace)
     scheduler.submit(Request([5, 6], (), 12), outcomes.of("other"), "other")
     gate.set()
-    order = [outcomes.next()[0] for _ in range(22)]
+    order = [outcomes.next()[0] for _ in range(34)]
     assert order.index("other") < 8, order
+
+
+def test_namespaces_get_equal_shares_of_real_lanes(scheduler: Scheduler, tiny: ParallelLlama) -> None:
+    """One asks for long prompts, one for long answers, one for many short ones: while all wait, their tokens
+    (computed and emitted) differ by at most what is on the lanes."""
+    rng = random.Random(8)
+    kinds = {"prompts": (60, 4), "answers": (2, 60), "short": (2, 6)}
+    left = {"prompts": 10, "answers": 10, "short": 16}
+    served = dict.fromkeys(kinds, 0)
+    shares: list[dict[str, int]] = []
+    outcomes = Outcomes()
+    gate = threading.Event()
+    first = Request([1], (), 1, on_step=lambda _: gate.wait(PATIENCE_S))
+    scheduler.submit(first, outcomes.of("first"), "first")
+    eventually(lambda: scheduler.load == (1, 0), "it is on a lane")
+    for name, (prompt, answer) in kinds.items():
+        for _ in range(left[name]):
+            request = Request(rng.choices(range(50, 250), k=prompt), (), answer)
+            scheduler.submit(request, outcomes.of(name), name)
+    gate.set()
+    assert outcomes.next()[0] == "first"
+    while min(left.values()) > 0:
+        name, outcome = outcomes.next()
+        assert isinstance(outcome, Result)
+        served[name] += len(outcome.prompt_ids) - outcome.prefill.reused + len(outcome.token_ids)
+        left[name] -= 1
+        shares.append(dict(served))
+    print(shares[-1])
+    bound = (tiny.lanes + 1) * 64
+    assert all(max(s.values()) - min(s.values()) <= bound for s in shares[:-1])
+    assert sum(shares[-1].values()) > bound, "long enough to tell"
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_it_waits(
+    scheduler: Scheduler, tiny: ParallelLlama
+) -> None:
+    """A prompt of the whole context has room for one token."""
+    outcomes = Outcomes()
+    with pytest.raises(LimitExceededError, match="longer than the target's context") as found:
+        scheduler.submit(Request([1] * (tiny.context_size + 1)), outcomes.of("too long"))
+    assert not isinstance(found.value, QueueFullError), "sending it again does not help"
+    with pytest.raises(InvalidTokensError):
+        scheduler.submit(Request([1, tiny.vocab_size]), outcomes.of("outside"))
+    with pytest.raises(InvalidInputError, match="must be a Request; got str"):
+        scheduler.submit("x", outcomes.of("wrong"))  # type: ignore[arg-type]
+    assert scheduler.load == (0, 0)
+    scheduler.submit(Request([1] * tiny.context_size), outcomes.of("full"))
+    _, outcome = outcomes.next()
+    assert isinstance(outcome, Result)
+    assert len(outcome.token_ids) == 1
 
 
 def test_a_failed_request_and_a_failing_owner_affect_no_other(
@@ -158,12 +223,13 @@ def test_a_failed_request_and_a_failing_owner_affect_no_other(
     def angry(outcome: Outcome) -> None:
         raise ValueError("not today")
 
-    scheduler.submit(Request([1, tiny.vocab_size]), outcomes.of("bad prompt"))
+    grammar = Sampling(grammar="root ::= [a")
+    scheduler.submit(Request([1, 2], sampling=grammar), outcomes.of("bad grammar"))
     scheduler.submit(Request([1, 2], (), 3), angry)
     scheduler.submit(Request([3, 4, 5], (), 9), outcomes.of("good"))
     found = dict(outcomes.next() for _ in range(2))
-    assert isinstance(found["bad prompt"], Failure)
-    assert isinstance(found["bad prompt"].error, InvalidTokensError)
+    assert isinstance(found["bad grammar"], Failure)
+    assert isinstance(found["bad grammar"].error, GrammarError)
     assert found["good"].token_ids == expected.token_ids  # type: ignore[union-attr]
 
 

@@ -41,7 +41,7 @@ class ReplayTarget:
         self.truth: Sequence[int] = ()
         self._curve, self._clock, self._at = curve, clock, 0
 
-    def begin(self, prompt_ids: TokenIds) -> Prefilled:
+    def begin(self, prompt_ids: TokenIds, *, principal: str = "") -> Prefilled:
         """Start at the beginning of ``truth``; the prompt is ignored."""
         self._at = 0
         return Prefilled(0, 0)
