@@ -3,10 +3,10 @@
     {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
         ->  {"role": "user", "content": "ab"}
     {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\\"x\\": 1}"}, ..}]}
-        ->  {"role": "assistant", "content": None, "tool_calls": [{"function": {.., "arguments": {"x": 1}}, ..}]}
+        ->  {.., "content": None, "tool_calls": [{"function": {.., "arguments": {"x": 1}}, ..}]}
 
-Templates differ in what they take (:class:`MessageForm`). NUL and unpaired surrogates become U+FFFD: the first
-ends a text in C, the others have no UTF-8.
+Templates differ in what they take (:class:`MessageForm`). NUL and unpaired surrogates become U+FFFD: the
+first ends a text in C, the others have no UTF-8.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def template_messages(messages: Sequence[Mapping[str, Any]], form: MessageForm) 
     """Convert messages; fields that are not mentioned above are kept.
 
     Raises:
-        MessageError: a message is no object, has no role, or content that is not text; arguments of a call are
-            not a JSON object.
+        MessageError: a message is no object, has no role, or content that is not text; arguments of a call
+            are not a JSON object.
     """
     return [_message(one, f"messages[{i}]", form) for i, one in enumerate(messages)]
 

@@ -120,7 +120,7 @@ class TemplateProcess(ClosedOnExit):
         return answer
 
     def _exchange(self, request: bytes) -> dict[str, Any] | None:
-        """Send a request; return the answer, or None if the process ended for another reason than its timer."""
+        """Return the answer to a request, or None if the process ended, other than by its timer."""
         process = self._process
         assert process is not None  # noqa: S101  # started by the callers
         assert process.stdin is not None  # noqa: S101  # PIPE

@@ -1,10 +1,10 @@
-"""Program that renders chat templates, in a process of its own: a template may loop forever, or build a string
-that fills the memory, inside of C code that no exception interrupts.
+"""Program that renders chat templates, in a process of its own: a template may loop forever, or build a
+string that fills the memory, inside of C code that no exception interrupts.
 
 Templates come with model files, so they are data of others. Bounds, per request:
 
-- CPU time: a timer of the kernel ends the process (SIGPROF). A template cannot wait for anything, and CPU time
-  does not depend on the load of the machine.
+- CPU time: a timer of the kernel ends the process (SIGPROF). A template cannot wait for anything, and CPU
+  time does not depend on the load of the machine.
 - Address space of the process (RLIMIT_AS; macOS does not enforce it): a MemoryError, which is answered.
 - Length of the output, counted while it is written.
 
@@ -47,7 +47,7 @@ class LengthError(Exception):
 
 
 class GenerationTag(jinja2.ext.Extension):
-    """``{% generation %}`` marks what the model writes, for training; the contents are rendered as they are."""
+    """``{% generation %}`` marks what the model writes, for training; the contents are rendered."""
 
     tags = frozenset({"generation"})
 

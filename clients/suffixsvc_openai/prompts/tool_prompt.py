@@ -1,7 +1,8 @@
-"""Tools for chat templates that do not know them: described in the system message, calls and results as text.
+"""Tools for chat templates that do not know them: described in the system message, calls and results as
+text.
 
-The texts are those of the Hermes format, as the template of Qwen 2.5 writes them, which most models have seen;
-:func:`suffixsvc_openai.tools.formats.format_of` returns that format for such templates.
+The texts are those of the Hermes format, as the template of Qwen 2.5 writes them, which most models have
+seen; :func:`suffixsvc_openai.tools.formats.format_of` returns that format for such templates.
 """
 
 from __future__ import annotations

@@ -134,13 +134,19 @@ def test_a_template_that_does_not_know_tools_has_them_as_text() -> None:
     ],
 )
 def test_arguments_have_the_form_that_the_template_takes(expression: str, expected: str) -> None:
-    text = "{% for m in messages if m.tool_calls %}{% for c in m.tool_calls %}X%{% endfor %}{% endfor %}{{tools}}"
+    text = (
+        "{% for m in messages if m.tool_calls %}{% for c in m.tool_calls %}X%{% endfor %}"
+        "{% endfor %}{{ tools }}"
+    )
     with ChatTemplate(text.replace("X", expression)) as template:
         assert template.render(CHAT) == f"find{expected}%None"
 
 
 def test_a_null_content_is_empty_where_the_template_prints_it() -> None:
-    loop = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function }}{% endfor %};{% endfor %}"
+    loop = (
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function }}{% endfor %};"
+        "{% endfor %}"
+    )
     with ChatTemplate(loop) as template:
         assert template.render(CHAT).startswith("question;{'name': 'find'")
     known = loop.replace("{{ m.content }}", "{{ 'called' if m.content is none else m.content }}")
