@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-disturbed interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters adapters-vllm clean
+.PHONY: help setup demo gpu-smoke test test-disturbed interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters adapters-vllm clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -43,6 +43,11 @@ setup: $(VENV)/.stamp-core $(VENV)/.stamp-llama  ## set up .venv, this package a
 demo: setup  ## run agents on a real model; SMALL=1 small model, QUICK=1 short, RECORD=file writes a log
 	@$(BIN)/suffixsvc demo $(if $(filter-out 0,$(SMALL)),--small) $(if $(filter-out 0,$(QUICK)),--quick) \
 	    $(if $(RECORD),--record "$(RECORD)") $(DEMO_ARGS)
+
+# llama-cpp-python must have been built for the GPU (docs/gpu.md). MODEL=file.gguf DRAFT=file.gguf: other models.
+gpu-smoke: setup  ## check GPU offload on this machine's GPU: probe, exactness, a short text (minutes)
+	@$(if $(MODEL),,$(BIN)/suffixsvc models get smollm2-135m >/dev/null)
+	@$(BIN)/python tools/gpu_smoke.py $(or $(MODEL),smollm2-135m) $(DRAFT)
 
 # A missing small model is an error, because the tests that need it would be skipped.
 # SUFFIXSVC_NO_MODEL=1 skips them, for machines that cannot download it.

@@ -117,8 +117,9 @@ class ChildProcesses:
         threads: int,
         context_size: int | None = None,
         slots: int | None = None,
+        options: Sequence[str] = (),
     ) -> ChildProcess:
-        """Start ``suffixsvc draft-worker``; see :meth:`ready_file`.
+        """Start ``suffixsvc draft-worker``, with further options; see :meth:`ready_file`.
 
         Raises:
             As :meth:`start`.
@@ -126,7 +127,7 @@ class ChildProcesses:
         command = ["draft-worker", "--model", str(model.absolute()), "--threads", str(threads)]
         command += ["--context", str(context_size)] if context_size else []
         command += ["--slots", str(slots)] if slots else []
-        return self._start_server("draft worker", [*command, "--listen", listen])
+        return self._start_server("draft worker", [*command, *options, "--listen", listen])
 
     def ready_file(self, name: str) -> Path:
         """Return the path of the JSON file with its addresses that a server writes when it is ready."""

@@ -102,7 +102,9 @@ def keep_curve(model: object, home: Path, target: TargetSettings = TARGET) -> No
     """Store :data:`CURVE` for runs on this model, as if it had been measured."""
     if not isinstance(model, Path) or model.stat().st_size < 100:
         return  # a name, or a file that is not a model
-    loaded = SimpleNamespace(path=model, digest=file_digest(model), experts_used=target.experts_used)
+    loaded = SimpleNamespace(
+        path=model, digest=file_digest(model), experts_used=target.experts_used, device="cpu"
+    )
     said = target.context_settings(threads=1, context_size=1)
     costs = tuple(CURVE.cost(width) for width in range(said.max_width + 1))
     curve = CostCurve(costs, CURVE.seconds_per_step)

@@ -177,19 +177,21 @@ def write_tiny_llama(
     texts: list[str] | None = None,
     add_bos: bool = False,
     eos_id: int = EOS_ID,
+    head: int = 16,
 ) -> Path:
     """Write an F32 llama model.
 
     Args:
-        width: embedding size; the heads are 16 wide.
+        width: embedding size.
+        head: size of a head, which divides the width.
         sharpness: scale of the output matrix; higher means more confident, less even distributions.
         texts: texts of the tokens instead of the byte-level ones.
     """
     tiny = TinyWriter(path, "llama", seed, width, layers, context, padding, texts, add_bos, eos_id)
     tiny.gguf.add_feed_forward_length(2 * width)
-    tiny.gguf.add_head_count(width // 16)
-    tiny.gguf.add_head_count_kv(width // 16)
-    tiny.gguf.add_rope_dimension_count(16)
+    tiny.gguf.add_head_count(width // head)
+    tiny.gguf.add_head_count_kv(width // head)
+    tiny.gguf.add_rope_dimension_count(head)
     tiny.normal("token_embd.weight", tiny.size, width, scale=1.0)
     for i in range(layers):
         block = f"blk.{i}"

@@ -87,6 +87,7 @@ def _open(
         stack,
         lambda done, total: notify("measuring what steps cost", 0.0),
     )
+    measured.options["device"] = fixture.model.device
     measured.curve = measured.curve or fixture.curve.expected().to_json()
     writer = Speculator(fixture.target, fixture.curve)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.verb_options import option
+from suffixsvc_models.load_options import LoadOptions
 
 if TYPE_CHECKING:
     from suffixsvc_bench.speculation.model_fixture import FixtureOptions
@@ -40,7 +41,7 @@ def _experts(text: str) -> tuple[int | None, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeOptions:
+class DecodeOptions(LoadOptions):
     """The options of the verb.
 
     Attributes:
@@ -128,10 +129,18 @@ class DecodeOptions:
         """Options of the fixture with this number of experts; None: as in the model's file."""
         from suffixsvc_bench.speculation.model_fixture import FixtureOptions  # noqa: PLC0415 - loads the driver
         from suffixsvc_driver.targets.llama.machine import usable_cores  # noqa: PLC0415 - as above
+        from suffixsvc_driver.targets.llama.offload import Offload  # noqa: PLC0415 - as above
 
-        threads = self.threads or usable_cores()
         return FixtureOptions(
-            self.target, self.draft, threads, self.context, self.max_width, experts, self.again
+            self.target,
+            self.draft,
+            self.threads or usable_cores(),
+            self.context,
+            self.max_width,
+            experts,
+            self.again,
+            offload=Offload.of(self),
+            kv_type=self.kv_type_or_default,
         )
 
     def as_dict(self) -> dict[str, Any]:

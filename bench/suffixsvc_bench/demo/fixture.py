@@ -15,11 +15,13 @@ from suffixsvc.errors import ServiceError
 from suffixsvc.types import BackendNamespace, DraftSource
 from suffixsvc_bench.demo import show
 from suffixsvc_bench.demo.agent_runner import AgentRunner
+from suffixsvc_bench.demo.options import DemoOptions
 from suffixsvc_bench.demo.setup import ModelSelection
 from suffixsvc_bench.replay.run import accepted_path
 from suffixsvc_bench.speculation.model_fixture import FixtureOptions, ModelFixture
 from suffixsvc_bench.speculation.speculator import Speculator
 from suffixsvc_client import ServiceStats
+from suffixsvc_driver.targets.llama.offload import Offload
 
 #: one slot per agent, two for the exactness checks and the repair turns
 SLOTS: Final = 6
@@ -44,12 +46,20 @@ class DemoFixture(ModelFixture):
         selection: ModelSelection,
         folder: Path,
         threads: int,
-        context: int,
+        load: DemoOptions,
         console: Console,
         stack: ExitStack,
     ) -> None:
         options = FixtureOptions(
-            selection.target, selection.draft, threads, context, MAX_WIDTH, slots=SLOTS, rounds=ROUNDS
+            selection.target,
+            selection.draft,
+            threads,
+            load.context,
+            MAX_WIDTH,
+            slots=SLOTS,
+            rounds=ROUNDS,
+            offload=Offload.of(load),
+            kv_type=load.kv_type_or_default,
         )
         with show.progress(console) as bar:
             task = bar.add_task("measuring what a step costs (kept on disk)", total=None, visible=False)
@@ -90,6 +100,8 @@ class DemoFixture(ModelFixture):
     def _describe(self, console: Console) -> None:
         curve = self.curve.expected()
         widths = ", ".join(f"{w}: {curve.costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w <= curve.max_width)
+        if self.options.offload.gpu_layers:
+            console.print(f"on {self.model.device}", markup=False)
         console.print(
             f"the model: {curve.seconds_per_step * 1e3:.0f} ms for a step of one token; "
             f"cost of wider steps by tokens, in such steps: {widths}"

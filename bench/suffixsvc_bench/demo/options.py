@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suffixsvc.verb_options import option
+from suffixsvc_models.load_options import LoadOptions
 
 
 @dataclass(frozen=True, slots=True)
-class DemoOptions:
+class DemoOptions(LoadOptions):
     """The options of the verb."""
 
     small: bool = option(

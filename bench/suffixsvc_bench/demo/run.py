@@ -79,7 +79,7 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path]) -> int:
             shop = folder / "shop.sqlite"
             database.create(shop)
             console.print("a SQLite shop: customers, products, orders (the same rows every time)")
-            fixture = DemoFixture(chosen, folder, threads, options.context, console, stack)
+            fixture = DemoFixture(chosen, folder, threads, options, console, stack)
             fixture.runner.speculator.on_step = lambda _: signals.check()
             record = recorder(options.record, model=chosen.name, tokenizer=fixture.fingerprint)
             with record as write:

@@ -26,15 +26,22 @@ from suffixsvc_driver.drafts.events import FinishReason
 from suffixsvc_driver.sampling.settings import GREEDY, sample_token
 from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext
 from suffixsvc_driver.targets.llama.model import LlamaModel
+from suffixsvc_driver.targets.llama.offload import Offload
 
 PREFIX_SLOTS: Final = 32
 #: tokens of a prompt and its answer together
 CONTEXT: Final = 1536
 
 
-def settings_for(threads: int, width: int) -> ContextSettings:
+def settings_for(threads: int, width: int, kv_type: str = "f16") -> ContextSettings:
     """Settings of a context with ``width`` concurrent answers."""
-    return ContextSettings(context_size=CONTEXT, slots=PREFIX_SLOTS + width, threads=threads, max_width=width)
+    return ContextSettings(
+        context_size=CONTEXT,
+        slots=PREFIX_SLOTS + width,
+        threads=threads,
+        max_width=width,
+        kv_type=kv_type,
+    )
 
 
 @dataclass(slots=True)
@@ -65,6 +72,7 @@ class BatchGenerator(ClosedOnExit):
         model: a GGUF file.
         settings: see :func:`settings_for`; slots after the first ``PREFIX_SLOTS`` are for answers.
         on_step: called after every step; its exceptions propagate.
+        offload: the part of the model that is on GPUs; None: none.
 
     Raises:
         ModelNotFoundError, ModelCorruptError: the file.
@@ -72,9 +80,14 @@ class BatchGenerator(ClosedOnExit):
     """
 
     def __init__(
-        self, model: Path, settings: ContextSettings, on_step: Callable[[], None] = lambda: None
+        self,
+        model: Path,
+        settings: ContextSettings,
+        on_step: Callable[[], None] = lambda: None,
+        *,
+        offload: Offload | None = None,
     ) -> None:
-        self.model = LlamaModel(model)
+        self.model = LlamaModel(model, offload=offload)
         try:
             self._context = LlamaContext(self.model, settings)
         except BaseException:

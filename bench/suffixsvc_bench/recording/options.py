@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suffixsvc.verb_options import argument, option
+from suffixsvc_models.load_options import LoadOptions
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingOptions:
+class RecordingOptions(LoadOptions):
     """The options of the verb; a recording is opened with the file of the model."""
 
     workloads: tuple[str, ...] = argument(metavar="WORKLOAD...", help="Workloads: sql, json, code.")

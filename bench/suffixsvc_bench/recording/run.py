@@ -17,6 +17,7 @@ from suffixsvc_bench.recording.options import RecordingOptions
 from suffixsvc_bench.speculation.recorded_call import RecordedCall
 from suffixsvc_bench.workloads import Task, load_workload
 from suffixsvc_driver.targets.llama.machine import usable_cores
+from suffixsvc_driver.targets.llama.offload import Offload
 
 #: expected tokens of the first answer
 GUESS: Final = 100
@@ -133,8 +134,10 @@ def open_recording(options: RecordingOptions, on_step: Callable[[], None]) -> It
         ) from None
     file = Path(options.model)
     with ExitStack() as stack:
-        settings = settings_for(options.threads or usable_cores(), options.width)
-        model = stack.enter_context(BatchGenerator(file, settings, on_step))
+        threads = options.threads or usable_cores()
+        settings = settings_for(threads, options.width, options.kv_type_or_default)
+        generator = BatchGenerator(file, settings, on_step, offload=Offload.of(options))
+        model = stack.enter_context(generator)
         fingerprint = model.model.vocabulary.fingerprint
         files = {
             name: stack.enter_context(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from suffixsvc.runtime.child_process import ChildProcesses
@@ -23,10 +23,10 @@ def service_process(folder: Path) -> Iterator[Addresses]:
 
 
 @contextlib.contextmanager
-def worker_process(folder: Path, model: Path, threads: int) -> Iterator[str]:
-    """`suffixsvc draft-worker` with a model; yields its address."""
+def worker_process(folder: Path, model: Path, threads: int, options: Sequence[str] = ()) -> Iterator[str]:
+    """`suffixsvc draft-worker` with a model and further options; yields its address."""
     with ChildProcesses(folder) as children:
-        children.start_draft_worker(model, f"unix:{folder}/worker.sock", threads=threads)
+        children.start_draft_worker(model, f"unix:{folder}/worker.sock", threads=threads, options=options)
         yield _addresses(children.ready_file("draft worker"))["unix"]
 
 

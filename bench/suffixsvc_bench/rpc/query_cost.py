@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
@@ -82,8 +82,13 @@ def measure_cache_queries(
     }
 
 
-def measure_worker_queries(model: Path, *, threads: int, calls: int = 30) -> dict[str, Any]:
+def measure_worker_queries(
+    model: Path, *, threads: int, calls: int = 30, options: Sequence[str] = ()
+) -> dict[str, Any]:
     """Start `suffixsvc draft-worker` and time queries for one token after one new token.
+
+    Args:
+        options: further options of the worker.
 
     Returns:
         "seconds_per_token": of a drafted token, measured by the worker at its start; "question": microseconds
@@ -94,7 +99,7 @@ def measure_worker_queries(model: Path, *, threads: int, calls: int = 30) -> dic
     """
     with (
         tempfile.TemporaryDirectory(prefix="sfx-") as name,
-        worker_process(Path(name), model, threads) as address,
+        worker_process(Path(name), model, threads, options) as address,
         DraftWorkerClient(address) as client,
         client.stub() as stub,
     ):

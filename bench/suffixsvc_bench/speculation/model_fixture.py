@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from suffixsvc_driver.profile.target_cost import measured_curve
 from suffixsvc_driver.settings.text_kind import ContentType, content_type
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel
+from suffixsvc_driver.targets.llama.offload import ALL_LAYERS, Offload
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 
@@ -24,6 +25,8 @@ from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 STEP_TIMEOUT: Final = (0.005, 0.05)
 #: timeout of a draft model whose time is simulated
 WAITING_TIMEOUT_SECONDS: Final = 60.0
+#: more layers than any model has
+_MANY_LAYERS: Final = 999
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class FixtureOptions:
         again: measure the cost curve even if one is stored.
         slots: KV slots of a context; a prompt that continues a stored one is read from there on.
         rounds: measurements of each width of the cost curve.
+        offload: the part of the target and of the draft model that is on GPUs.
+        kv_type: of the target's KV, see :class:`ContextSettings`.
     """
 
     target: Path
@@ -50,6 +55,25 @@ class FixtureOptions:
     again: bool = False
     slots: int = 4
     rounds: int = 5
+    offload: Offload = field(default_factory=Offload)
+    kv_type: str = "f16"
+
+    def llama_arguments(self, *, drafting: bool = False) -> list[str]:
+        """Options of llama.cpp's programs for the same GPUs and KV; none for the defaults of a CPU.
+
+        Args:
+            drafting: for a program that also loads the draft model.
+        """
+        found = [] if self.kv_type == "f16" else ["-ctk", self.kv_type, "-ctv", self.kv_type]
+        if not self.offload.gpu_layers:
+            return found
+        layers = str(_MANY_LAYERS if self.offload.gpu_layers == ALL_LAYERS else self.offload.gpu_layers)
+        found += ["-ngl", layers, *(["-ngld", layers] if drafting else [])]
+        if self.offload.main_gpu is not None:
+            found += ["-sm", "none", "-mg", str(self.offload.main_gpu)]
+        if self.offload.tensor_split:
+            found += ["-ts", ",".join(map(str, self.offload.tensor_split))]
+        return found
 
 
 class ModelFixture:
@@ -75,12 +99,15 @@ class ModelFixture:
     ) -> None:
         self.options = options
         self._folder, self._stack = folder, stack
-        self.model = stack.enter_context(LlamaModel(options.target, experts_used=options.experts))
+        self.model = stack.enter_context(
+            LlamaModel(options.target, experts_used=options.experts, offload=options.offload)
+        )
         self._settings = ContextSettings(
             context_size=options.context,
             slots=options.slots,
             threads=options.threads,
             max_width=options.max_width,
+            kv_type=options.kv_type,
         )
         self.target = stack.enter_context(LlamaTarget(self.model, self._settings))
         self._targets = [self.target]
@@ -123,7 +150,11 @@ class ModelFixture:
     def _start_draft_worker(self, draft: Path) -> None:
         address = f"unix:{self._folder / 'draft.sock'}"
         self.draft_worker = self._children.start_draft_worker(
-            draft, address, threads=self.options.threads, context_size=self.options.context
+            draft,
+            address,
+            threads=self.options.threads,
+            context_size=self.options.context,
+            options=self.options.offload.arguments(),
         )
         client = self._stack.enter_context(DraftWorkerClient(address))
         vocabulary, curve = self.model.vocabulary, self.curve.expected()

@@ -18,6 +18,7 @@ from suffixsvc_driver.layers.retokenized import RetokenizedLayer
 from suffixsvc_driver.layers.worker_layer import WorkerOptions
 from suffixsvc_driver.profile.settings_file import DraftModelSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel
+from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.targets.llama.tokenizer import LlamaTokenizer
 from suffixsvc_driver.workers.client.interface import DraftWorker
 from suffixsvc_driver.workers.pool.connecting import connect
@@ -51,6 +52,7 @@ def draft_model(
     *,
     threads: int,
     context_size: int,
+    offload: Offload,
 ) -> Iterator[Layer]:
     """Open the draft model layer.
 
@@ -62,7 +64,7 @@ def draft_model(
         draft: a model, or comma-separated addresses of workers, which form a pool.
         curve: cost of the target's steps.
         notify: called with messages for the user.
-        threads, context_size: of the started worker.
+        threads, context_size, offload: of the started worker.
 
     Raises:
         VocabularyMismatchError: it cannot draft for this target.
@@ -82,7 +84,12 @@ def draft_model(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suffixsvc-")))
             addresses = [f"unix:{folder / 'draft.sock'}"]
             stack.enter_context(ChildProcesses(folder)).start_draft_worker(
-                model, addresses[0], threads=threads, context_size=max(256, context_size), slots=1
+                model,
+                addresses[0],
+                threads=threads,
+                context_size=max(256, context_size),
+                slots=1,
+                options=offload.arguments(),
             )
         opened: DraftWorker = connect(addresses[0]) if len(addresses) == 1 else WorkerPool(addresses)
         worker = stack.enter_context(opened)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.errors import InvalidConfigError, ListenError
 from suffixsvc.verb_options import argument, option
+from suffixsvc_models.load_options import LoadOptions
 
 if TYPE_CHECKING:
     from suffixsvc_driver.profile.settings_file import Settings
@@ -26,7 +27,7 @@ _output = partial(option, panel="Output")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(LoadOptions):
     """The command line, validated before anything large is loaded.
 
     Raises:
@@ -214,6 +215,7 @@ class Options:
 
         settings = Settings() if self.settings_file is None else read_settings(self.settings_file)
         target = {"threads": self.threads, "context_size": self.context, "experts_used": self.experts}
+        target |= {each.name: getattr(self, each.name) for each in fields(LoadOptions)}
         sampling = {each.name: getattr(self, each.name, None) for each in fields(Sampling)}
         settings = replace(
             settings,

@@ -93,6 +93,7 @@ class GenerateSetup:
                 "tokenizer": model.vocabulary.fingerprint,
                 "context_size": self.target.context_size,
                 "threads": settings.threads,
+                "device": model.device,
                 "experts_used": model.experts_used,
             },
             "policy": str(self.config.policy),
@@ -132,7 +133,8 @@ def set_up(options: Options, notify: Notify, stack: ExitStack) -> GenerateSetup:
     trained = header.values.get(f"{header.architecture}.context_length")
     context = min(_CONTEXT, trained) if isinstance(trained, int) and trained > 0 else _CONTEXT
     chosen = settings.target.context_settings(threads=usable_cores(), context_size=context)
-    model = stack.enter_context(LlamaModel(path, experts_used=settings.target.experts_used))
+    offload = settings.target.offload()
+    model = stack.enter_context(LlamaModel(path, experts_used=settings.target.experts_used, offload=offload))
     target = stack.enter_context(LlamaTarget(model, chosen))
     curve, doubt = _curve(target, options, notify)
     memory = None
@@ -145,7 +147,9 @@ def set_up(options: Options, notify: Notify, stack: ExitStack) -> GenerateSetup:
         from suffixsvc_cli.generate.draft import draft_model
 
         sizes = {"threads": chosen.threads, "context_size": target.context_size}
-        opened = draft_model(options.draft, model, settings.draft_model, curve, notify, **sizes)
+        opened = draft_model(
+            options.draft, model, settings.draft_model, curve, notify, offload=offload, **sizes
+        )
         draft = stack.enter_context(opened)
     live = LiveCurve(curve, doubt)
     return GenerateSetup(

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from suffixsvc.verb_options import argument, option, with_options
 from suffixsvc_cli.base.options import AsJson
+from suffixsvc_models.load_options import LoadOptions
+
+if TYPE_CHECKING:
+    from suffixsvc_driver.targets.llama.offload import Offload
 
 _CALLS_A_ROUND: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeOptions:
+class ProbeOptions(LoadOptions):
     """The command line."""
 
     model: str = argument(metavar="MODEL", help="A GGUF file, or the name of a downloaded model.")
@@ -51,17 +55,31 @@ def probe(options: ProbeOptions, as_json: AsJson = False) -> None:
     from suffixsvc_driver.profile.target_cost import measured_curve
     from suffixsvc_driver.targets.llama.context_settings import ContextSettings
     from suffixsvc_driver.targets.llama.machine import usable_cores
+    from suffixsvc_driver.targets.llama.model import LlamaModel
+    from suffixsvc_driver.targets.llama.offload import Offload
     from suffixsvc_driver.targets.single import LlamaTarget
 
+    offload = Offload.of(options)
     threads = options.threads or usable_cores()
     path = models.resolve(options.model)
     draft = models.resolve(options.draft) if options.draft else None
-    settings = ContextSettings(context_size=1024, threads=threads, max_width=options.max_width)
-    with LlamaTarget(path, settings) as target, progress_bar("measuring the cost of steps") as bar:
+    settings = ContextSettings(
+        context_size=1024,
+        threads=threads,
+        max_width=options.max_width,
+        kv_type=options.kv_type_or_default,
+    )
+    with (
+        LlamaModel(path, offload=offload) as model,
+        LlamaTarget(model, settings) as target,
+        progress_bar("measuring the cost of steps") as bar,
+    ):
         measured = measured_curve(target, rounds=options.rounds, again=options.again, progress=bar)
+        device = model.device
     curve = measured.expected()
-    asking, token_seconds = _measure_queries(draft, threads, options.rounds, rpc=options.rpc)
-    found = probe_results(path.name, threads, curve, draft.name if draft else None, token_seconds, asking)
+    asking, token_seconds = _measure_queries(draft, threads, options.rounds, offload, rpc=options.rpc)
+    name = draft.name if draft else None
+    found = probe_results(path.name, threads, curve, name, token_seconds, asking, device=device)
     if options.plot is not None:
         write_plot(options.plot, found, curve)
     if as_json:
@@ -71,7 +89,7 @@ def probe(options: ProbeOptions, as_json: AsJson = False) -> None:
 
 
 def _measure_queries(
-    draft: Path | None, threads: int, rounds: int, *, rpc: bool
+    draft: Path | None, threads: int, rounds: int, offload: Offload, *, rpc: bool
 ) -> tuple[dict[str, Any], float | None]:
     """Costs of queries, and seconds of a token of the draft model.
 
@@ -95,10 +113,10 @@ def _measure_queries(
         cache = cache or measure_cache_queries(rpc=False, calls=calls, progress=bar)
         if draft is not None and rpc:
             try:
-                worker = measure_worker_queries(draft, threads=threads)
+                worker = measure_worker_queries(draft, threads=threads, options=offload.arguments())
             except ServiceError as error:
                 failures.append(str(error))
     seconds = worker["seconds_per_token"] if worker else None
     if draft is not None and seconds is None:
-        seconds = measured_seconds_per_token(draft, threads)
+        seconds = measured_seconds_per_token(draft, threads, offload)
     return cache | {"draft_worker": worker, "failures": failures}, seconds

@@ -23,6 +23,7 @@ from suffixsvc_driver.cost.speedup_estimate import (
     speedup_estimates,
 )
 from suffixsvc_driver.targets.llama.machine import inspect_machine
+from suffixsvc_driver.targets.llama.offload import CPU
 
 _SHOWN: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _BAR: Final = 30
@@ -39,6 +40,8 @@ def probe_results(
     draft: str | None,
     token_seconds: float | None,
     queries: Results,
+    *,
+    device: str = CPU,
 ) -> dict[str, Any]:
     """Results of the verb as JSON-able data.
 
@@ -46,6 +49,7 @@ def probe_results(
         draft, token_seconds: draft model, and seconds of its tokens; None without one.
         queries: costs of queries: of :func:`suffixsvc_bench.rpc.query_cost.measure_cache_queries`, with
             "draft_worker" (None without one) and "failures".
+        device: hardware that computed the steps.
     """
     engine, rpc = queries["engine_us"], queries["rpc_us"]
     draft_cost = None if token_seconds is None else token_seconds / curve.seconds_per_step
@@ -62,6 +66,7 @@ def probe_results(
     return {
         "model": model,
         "threads": threads,
+        "device": device,
         "curve": curve.to_json(),
         "widest_paying": curve.widest_paying,
         "draft": draft,
@@ -90,7 +95,7 @@ def print_results(found: Results, curve: CostCurve) -> None:
     console = Console()
     step = curve.seconds_per_step
     console.print(
-        f"{found['model']}, {found['threads']} threads: {step * 1e3:.1f} ms for a step of one token"
+        f"{found['model']}, {_hardware(found)}: {step * 1e3:.1f} ms for a step of one token"
         f" ({1 / step:.1f} tokens/s)\n",
         markup=False,
     )
@@ -107,6 +112,11 @@ def print_results(found: Results, curve: CostCurve) -> None:
     for note in found["machine"]:
         advice = f": {note['advice']}" if note["advice"] else ""
         console.print(Text(f"{note['what']}: {note['found']}{advice}", "yellow" if advice else ""))
+
+
+def _hardware(found: Results) -> str:
+    threads = f"{found['threads']} threads"
+    return threads if found["device"] == CPU else f"{found['device']}, {threads}"
 
 
 def _prospects(found: Results) -> Table:
@@ -185,7 +195,7 @@ def write_plot(path: Path, found: Results, curve: CostCurve) -> None:
         Series("as many plain steps", [(w, float(w)) for w in widths], 1, dashed=True),
         Series("best speedup, by the share accepted (x: % of the width)", speedups, 2),
     ]
-    title = f"Cost of steps: {found['model']}, {found['threads']} threads"
+    title = f"Cost of steps: {found['model']}, {_hardware(found)}"
     chart = Chart(title, "", "tokens in a step", "plain steps", series)
     try:
         path.write_text(svg_file(chart), encoding="utf-8")

@@ -8,13 +8,14 @@ from typing import Final
 
 from suffixsvc.verb_options import option, with_options
 from suffixsvc_cli.base.options import INSECURE_NETWORK
+from suffixsvc_models.load_options import LoadOptions
 
 #: tokens of another layer's draft that are checked in one pass
 _SUGGESTED_TOKENS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerOptions:
+class WorkerOptions(LoadOptions):
     """The command line."""
 
     model: str = option(help="A GGUF file, or the name of a downloaded model (suffixsvc models list).")
@@ -61,6 +62,7 @@ def draft_worker(options: WorkerOptions) -> None:
     import suffixsvc_models as models
     from suffixsvc.service.listeners.listen import parse_address, prepare
     from suffixsvc_driver.targets.llama.context_settings import ContextSettings
+    from suffixsvc_driver.targets.llama.offload import Offload
     from suffixsvc_driver.workers.server.run import serve_until_signal
     from suffixsvc_driver.workers.server.servicer import WorkerSettings
 
@@ -77,5 +79,7 @@ def draft_worker(options: WorkerOptions) -> None:
         slots=options.slots,
         threads=options.threads,
         max_width=1 + _SUGGESTED_TOKENS,
+        kv_type=options.kv_type_or_default,
     )
-    serve_until_signal(models.resolve(options.model), str(address), settings, worker, options.ready_file)
+    model = models.resolve(options.model)
+    serve_until_signal(model, str(address), settings, worker, options.ready_file, Offload.of(options))

@@ -1,9 +1,9 @@
 """Cost curve files in ``$SUFFIXSVC_HOME/cost``.
 
-A file holds the curve and its key: model file, thread count, build of llama.cpp and other settings, and the
-machine. A file of another key or machine is refused. Costs are stored in seconds, because a plain step that
-becomes faster changes one value in seconds and every ratio. Files of version 1, which hold ratios and the
-seconds of a plain step, are read as well.
+A file holds the curve and its key: model file, thread count, build of llama.cpp, device and other settings,
+and the machine. A file of another key or machine is refused. Costs are stored in seconds, because a plain
+step that becomes faster changes one value in seconds and every ratio. Files of version 1, which hold ratios
+and the seconds of a plain step, are read as well.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _RELATIVE_FORMAT: Final = "suffixsvc-cost/1"
 MEASURED_CONTEXT: Final = 768
 #: decimal places of stored seconds
 _DIGITS: Final = 9
+#: device of a model without layers on a GPU
+_CPU: Final = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class CurveKey:
     Attributes:
         model: hash of the model file's size, head and tail.
         behind: largest context length at which steps were measured, tokens.
+        device: hardware that computes the model, and what of it is on GPUs (``LlamaModel.device``).
 
     The other attributes are the settings of the same names of the target and its model.
     """
@@ -57,10 +60,19 @@ class CurveKey:
     snapshots: bool = True
     full_window: bool = True
     behind: int = MEASURED_CONTEXT
+    device: str = _CPU
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able data. The device is left out if it is the CPU, as in files from before it was part of the
+        key: they stay valid, and none of them is taken for a curve of a GPU."""
+        values = asdict(self)
+        if self.device == _CPU:
+            del values["device"]
+        return values
 
     def file_name(self) -> str:
         """Name of the curve's file: model, threads, width and a hash of the key."""
-        digest = xxhash.xxh3_64_hexdigest(json.dumps(asdict(self), sort_keys=True).encode())
+        digest = xxhash.xxh3_64_hexdigest(json.dumps(self.as_dict(), sort_keys=True).encode())
         return f"{Path(self.model_name).stem}-t{self.threads}-w{self.max_width}-{digest}.json"
 
 
@@ -82,7 +94,7 @@ def save_curve(path: Path, key: CurveKey, curve: CostCurve, samples: Mapping[int
     data = {
         "format": _FORMAT,
         "machine": _machine(),
-        "key": asdict(key),
+        "key": key.as_dict(),
         "seconds": [round(each, _DIGITS) for each in curve.seconds],
         "samples": {str(w): [round(each, _DIGITS) for each in s] for w, s in samples.items()},
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -100,7 +112,7 @@ def load_curve(path: Path, key: CurveKey) -> CostCurve:
     curve, file_key, machine = read_curve(path)
     width = key.max_width
     for condition, expected, got in (
-        ("the cost curve's key must be that of the target", asdict(key), file_key),
+        ("the cost curve's key must be that of the target", key.as_dict(), file_key),
         ("the cost curve must be of this machine", _machine(), machine),
         (f"the cost curve must be {width} tokens wide, the max_width of its key", width, curve.max_width),
     ):

@@ -9,6 +9,8 @@ from typing import Final
 from suffixsvc_driver.cost.speedup_estimate import best_speedup, break_even_acceptance
 from suffixsvc_driver.profile.target_cost import Progress, measured_curve, seconds_per_step
 from suffixsvc_driver.targets.llama.context import ContextSettings
+from suffixsvc_driver.targets.llama.model import LlamaModel
+from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.targets.single import LlamaTarget
 
 #: default of the widest measured step, which is part of a stored curve's key
@@ -73,8 +75,8 @@ def measure_pair(
     )
 
 
-def measured_seconds_per_token(model: Path, threads: int) -> float:
+def measured_seconds_per_token(model: Path, threads: int, offload: Offload | None = None) -> float:
     """Measure the time of a plain step of a model."""
     settings = ContextSettings(context_size=_CONTEXT_SIZE, threads=threads, max_width=1)
-    with LlamaTarget(model, settings) as target:
+    with LlamaModel(model, offload=offload) as loaded, LlamaTarget(loaded, settings) as target:
         return seconds_per_step(target)

@@ -23,7 +23,7 @@ import json
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -34,6 +34,7 @@ from suffixsvc_driver.sampling.settings import Sampling
 from suffixsvc_driver.settings.checks import as_integer, as_real, check_numbers
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.llama.context import ContextSettings
+from suffixsvc_driver.targets.llama.offload import Offload
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class TargetSettings:
         experts_used: see :class:`suffixsvc_driver.targets.llama.model.LlamaModel`.
         max_width, batch_size, flash_attention, kv_type, snapshots, full_window, branches: see
             :class:`suffixsvc_driver.targets.llama.context.ContextSettings`.
+        gpu_layers, main_gpu, tensor_split, kv_offload: see
+            :class:`suffixsvc_driver.targets.llama.offload.Offload`.
 
     Raises:
         InvalidConfigError: a value out of range.
@@ -61,11 +64,20 @@ class TargetSettings:
     snapshots: bool = True
     full_window: bool = True
     branches: int = 0
+    gpu_layers: int = 0
+    main_gpu: int | None = None
+    tensor_split: tuple[float, ...] = ()
+    kv_offload: bool = True
 
     def __post_init__(self) -> None:
         self.context_settings(threads=1, context_size=1)
+        self.offload()
         if self.experts_used is not None:
             as_integer("experts_used", self.experts_used)
+
+    def offload(self) -> Offload:
+        """Return settings of the offload to GPUs."""
+        return Offload(self.gpu_layers, self.main_gpu, self.tensor_split, self.kv_offload)
 
     def context_settings(self, *, threads: int, context_size: int, slots: int = 1) -> ContextSettings:
         """Return settings of a context, with ``threads`` and ``context_size`` unless these are set here."""
@@ -180,7 +192,8 @@ def write_settings(path: str | os.PathLike[str], settings: Settings, *, note: st
         lines += ["", f"[{name}]"] if lines else [f"[{name}]"]
         for each in fields(table):
             value = getattr(table, each.name)
-            if isinstance(value, (bool, int, float, str)):
+            numbers = isinstance(value, tuple) and value and all(isinstance(part, float) for part in value)
+            if isinstance(value, (bool, int, float, str)) or numbers:
                 lines.append(f"{each.name} = {_toml(value)}")
             elif value != each.default:
                 raise InvalidConfigError(
@@ -197,8 +210,10 @@ def write_settings(path: str | os.PathLike[str], settings: Settings, *, note: st
         ) from None
 
 
-def _toml(value: bool | int | float | str) -> str:
+def _toml(value: bool | int | float | str | tuple[Any, ...]) -> str:
     """A TOML value. JSON strings are TOML strings, except for a control character that JSON leaves as is."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, str):
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value).lower() if isinstance(value, bool) else repr(value)

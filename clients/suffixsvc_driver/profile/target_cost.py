@@ -62,6 +62,7 @@ def key_of(target: LlamaTarget) -> CurveKey:
         target.model.experts_used,
         settings.snapshots,
         settings.full_window,
+        device=target.model.device,
     )
 
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from suffixsvc.errors import InvalidCostError
 from suffixsvc_driver.cost.curve import CostCurve
-from suffixsvc_driver.cost.curve_file import cost_folder, load_curve, read_curve, save_curve
+from suffixsvc_driver.cost.curve_file import CurveKey, cost_folder, load_curve, read_curve, save_curve
 from suffixsvc_driver.cost.live_curve import STORED, LiveCurve
 from suffixsvc_driver.decode.loop import generate
 from suffixsvc_driver.profile import target_cost as cost
@@ -339,6 +339,27 @@ def test_a_measurement_that_would_not_end_in_time_is_not_repeated(
         stored_or_measured_costs(tiny_target, folder=tmp_path, clock=lambda: now[0])
     assert spans == [cost.MEASURE_SECONDS]
     assert "busy machine" in measurements[-1]["event"]
+
+
+def test_curves_of_a_cpu_keep_their_files() -> None:
+    """Files from before the device was part of the key stay valid, and are never those of a GPU."""
+    cpu = CurveKey("digest", "a.gguf", 2, "build", 8, False, "f16")
+    assert cpu.file_name() == "a-t2-w8-f23beae69d11d1ca.json"
+    assert "device" not in cpu.as_dict()
+    gpu = replace(cpu, device="CUDA0 (a GPU); 29 of 29 layers")
+    assert gpu.file_name() != cpu.file_name()
+    assert gpu.as_dict()["device"] == gpu.device
+
+
+def test_a_curve_of_a_cpu_is_not_used_on_a_gpu(tmp_path: Path) -> None:
+    cpu = CurveKey("digest", "a.gguf", 2, "build", 3, False, "f16")
+    gpu = replace(cpu, device="CUDA0 (a GPU); 29 of 29 layers")
+    path, curve = tmp_path / "c.json", CostCurve.from_seconds([0.0, 0.5, 0.75, 1.0])
+    for its, other in ((cpu, gpu), (gpu, cpu), (gpu, replace(gpu, device="CUDA0 (a GPU); 5 of 29 layers"))):
+        save_curve(path, its, curve, {})
+        assert load_curve(path, its) == curve
+        with pytest.raises(InvalidCostError, match="key must be that of the target"):
+            load_curve(path, other)
 
 
 def test_the_key_holds_all_settings(tiny_target: LlamaTarget, tmp_path: Path) -> None:

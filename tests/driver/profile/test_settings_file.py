@@ -45,6 +45,9 @@ settings = st.builds(
         kv_type=st.sampled_from(["f16", "f32"]),
         snapshots=st.booleans(),
         branches=st.integers(0, 8),
+        gpu_layers=st.just(-1) | counts,
+        tensor_split=st.lists(st.floats(0.5, 8), max_size=3).map(tuple),
+        kv_offload=st.booleans(),
     ),
     sampling=st.builds(
         Sampling,
@@ -86,11 +89,15 @@ def test_every_setting_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     full = Settings(
         driver=DriverConfig(model_class=ModelClass.MOE),
-        target=TargetSettings(1, 1, 1, flash_attention=True),
+        target=TargetSettings(1, 1, 1, flash_attention=True, gpu_layers=2, main_gpu=1),
         draft_model=DraftModelSettings(p_min=0.3),
     )
     write_settings(path, full)
     written = path.read_text()
+    # not both: llama.cpp uses one or the other
+    write_settings(path, Settings(target=TargetSettings(gpu_layers=-1, tensor_split=(3.0, 1.5))))
+    written += path.read_text()
+    assert read_settings(path).target.tensor_split == (3.0, 1.5)
     for table in (full.driver, full.target, full.prompt_lookup, full.draft_model):
         for each in fields(table):
             assert f"\n{each.name} = " in written
@@ -108,7 +115,12 @@ def test_every_setting_can_be_written(tmp_path: Path) -> None:
         ("[target]\nthreads = 0", "target.threads", ">= 1", "0"),
         ("[target]\nthreads = 1.5", "target.threads", "integer", "1.5"),
         ("[target]\nflash_attention = 1", "target.flash_attention", "boolean", "1"),
-        ('[target]\nkv_type = "q8_0"', "target.kv_type", "f32 or f16", "q8_0"),
+        ('[target]\nkv_type = "q5_0"', "target.kv_type", "f32 or f16 or q8_0 or q4_0", "q5_0"),
+        ('[target]\nkv_type = "q8_0"\nflash_attention = false', "target.flash_attention", "", "False"),
+        ("[target]\ngpu_layers = -2", "target.gpu_layers", "an int >= -1", "-2"),
+        ("[target]\nmain_gpu = 0", "target.main_gpu", "without gpu_layers", "0"),
+        ("[target]\ngpu_layers = 9\ntensor_split = [0.0]", "target.tensor_split", "proportion > 0", "(0.0,)"),
+        ("[target]\ntensor_split = [1, true]", "target.tensor_split", "number", "True"),
         ("[target]\nexperts_used = 0", "target.experts_used", ">= 1", "0"),
         ("[target]\nmax_width = 600", "target.max_width", "batch_size", "600"),
         ("[sampling]\ntemperature = nan", "sampling.temperature", "a finite number", "nan"),

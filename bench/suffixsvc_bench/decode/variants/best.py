@@ -76,7 +76,13 @@ def write_best(file: Path, best: Best, fixture: FixtureOptions) -> None:
     settings = Settings(
         driver=setting.config,
         target=TargetSettings(
-            threads=fixture.threads, max_width=fixture.max_width, experts_used=fixture.experts
+            threads=fixture.threads,
+            max_width=fixture.max_width,
+            experts_used=fixture.experts,
+            kv_type=fixture.kv_type,
+            gpu_layers=fixture.offload.gpu_layers,
+            main_gpu=fixture.offload.main_gpu,
+            tensor_split=fixture.offload.tensor_split,
         ),
         sampling=setting.sampling,
         prompt_lookup=LayerSettings(enabled=LayerKind.PROMPT_LOOKUP in setting.layers),

@@ -170,6 +170,7 @@ def start_servers(
         command = [str(folder / "llama-server"), "-m", str(options.target), "--host", "127.0.0.1"]
         command += ["-t", threads, "-tb", threads, "-c", str(options.context), "-np", "1", *MODES[mode]]
         command += ["-md", str(options.draft), "-td", threads] if drafting else []
+        command += options.llama_arguments(drafting=drafting)
         servers.append(ServerVariant(mode, command, children, slots, saved))
     return servers
 

@@ -55,8 +55,9 @@ class ProgramVariant:
         self._model = model
         self._command = [str(program), "-m", str(model.path), "-t", str(options.threads)]
         self._command += ["-c", str(options.context), "--temp", "0"]
-        if options.draft is not None and "speculative" in self.name:
-            self._command += ["-md", str(options.draft)]
+        drafting = options.draft is not None and "speculative" in self.name
+        self._command += ["-md", str(options.draft)] if drafting else []
+        self._command += options.llama_arguments(drafting=drafting)
 
     def begin(self, workload: str, warmup: Sequence[AnsweredJob], round_number: int) -> None:
         """Nothing to do: every job is a new process."""

@@ -10,6 +10,9 @@ On a CPU flash attention computes the attention of each verified token separatel
 So it is used if it makes a model's rounding independent of the width, and not used if the rounding depends on
 the width anyway. SmolLM2 at Q4_1 is of the first kind (0 flips in 601 tokens with it, 25 in 594 without),
 Qwen2.5-Coder-1.5B at Q4_K_M of the second (4 in 288, 2 in 288).
+
+A quantised KV cache requires it. With layers on a GPU llama.cpp chooses if the rounding depends on the width:
+the costs above are those of a CPU.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import structlog
 from suffixsvc.errors import ModelError
 from suffixsvc.types import FloatArray
 from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext, Part
+from suffixsvc_driver.targets.llama.context_settings import QUANTIZED_KV
 from suffixsvc_driver.targets.llama.model import LlamaModel
 
 _log = structlog.get_logger(__name__)
@@ -34,7 +38,10 @@ _found: weakref.WeakKeyDictionary[LlamaModel, bool] = weakref.WeakKeyDictionary(
 
 def choose_flash_attention(model: LlamaModel, settings: ContextSettings) -> bool | None:
     """Return whether to use flash attention: as set, else by a trial of about seven plain steps, once per
-    loaded model. None (llama.cpp's own choice) if the context verifies no drafts."""
+    loaded model. None (llama.cpp's own choice) if the context verifies no drafts, or if layers are on a GPU
+    and the rounding depends on the width."""
+    if settings.flash_attention is None and settings.kv_type in QUANTIZED_KV:
+        return True
     if settings.flash_attention is not None or settings.max_width == 1:
         return settings.flash_attention
     if model not in _found:
@@ -43,7 +50,7 @@ def choose_flash_attention(model: LlamaModel, settings: ContextSettings) -> bool
         except ModelError as err:
             _log.warning("the trial of flash attention failed; llama.cpp chooses", reason=str(err))
             return None
-    return _found[model]
+    return True if _found[model] else None if model.offload.gpu_layers else False
 
 
 def _is_width_independent(model: LlamaModel, threads: int) -> bool:

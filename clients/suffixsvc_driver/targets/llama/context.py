@@ -21,7 +21,12 @@ from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import FloatArray
 from suffixsvc_driver.drafts.tree import depths_of
 from suffixsvc_driver.targets.llama.binding import llama, recent_log
-from suffixsvc_driver.targets.llama.context_settings import KV_TYPES, MAX_SEQUENCES, ContextSettings
+from suffixsvc_driver.targets.llama.context_settings import (
+    KV_TYPES,
+    MAX_SEQUENCES,
+    QUANTIZED_KV,
+    ContextSettings,
+)
 from suffixsvc_driver.targets.llama.model import LlamaModel
 
 __all__ = ["MAX_SEQUENCES", "ContextSettings", "LlamaContext", "Part", "State"]
@@ -78,6 +83,7 @@ class LlamaContext(ClosedOnExit):
         params.n_outputs_max_per_seq = settings.max_width
         params.n_threads = params.n_threads_batch = settings.threads
         params.type_k = params.type_v = KV_TYPES[settings.kv_type]
+        params.offload_kqv = model.offload.kv_offload
         params.kv_unified = unified
         params.swa_full = settings.full_window
         params.n_rs_seq = settings.max_width if settings.snapshots else 0
@@ -92,7 +98,7 @@ class LlamaContext(ClosedOnExit):
                 f"llama.cpp cannot create a context for {model.path.name}",
                 expected=f"memory for {settings.slots} slots of {per_slot} tokens",
                 got=recent_log() or "no reason given",
-                remedy="Use fewer slots or a shorter context.",
+                remedy=_remedy(model, settings),
             )
         self._memory = self._lib.llama_get_memory(self._handle)
         #: tokens that a recurrent state can be rolled back by snapshots; 0 for models without such a state
@@ -253,6 +259,9 @@ class LlamaContext(ClosedOnExit):
             raise ModelError(
                 f"llama_decode failed for {what}", expected=0, got=f"{code} {recent_log()}".strip()
             )
+        if self.model.offload.gpu_layers:
+            # a GPU computes asynchronously: the time of a prompt would count as that of the next step
+            self._lib.llama_synchronize(self._handle)
 
     def logits(self, index: int) -> FloatArray:
         """Return float32[n_vocab] of token ``index`` of the last batch; valid until the next decode."""
@@ -346,3 +355,13 @@ class LlamaContext(ClosedOnExit):
         if self._handle:
             self._lib.llama_free(self._handle)
             self._handle = None
+
+
+def _remedy(model: LlamaModel, settings: ContextSettings) -> str:
+    """Advice where a context cannot be created: llama.cpp's error does not say whether memory was lacking."""
+    advice = "Use fewer slots or a shorter context"
+    if model.offload.gpu_layers:
+        advice += ", fewer gpu_layers, or kv_offload false"
+    if settings.kv_type in QUANTIZED_KV:
+        advice += "; kv_type f16 if its blocks do not divide the size of this model's heads"
+    return f"{advice}."

@@ -10,7 +10,9 @@ from suffixsvc_driver.settings.checks import check_numbers, require
 from suffixsvc_driver.targets.llama.machine import usable_cores
 
 #: name -> ggml type number
-KV_TYPES: Final = {"f32": 0, "f16": 1}
+KV_TYPES: Final = {"f32": 0, "f16": 1, "q8_0": 8, "q4_0": 2}
+#: types in blocks of 32 values, which must divide the size of the model's heads
+QUANTIZED_KV: Final = frozenset({"q8_0", "q4_0"})
 #: largest number of sequences in a context (LLAMA_MAX_SEQ)
 MAX_SEQUENCES: Final = 256
 _THREADS_PER_CORE: Final = 4
@@ -29,7 +31,7 @@ class ContextSettings:
         max_width: largest number of verified tokens, which sizes the logits buffer.
         flash_attention: None = by a trial (:mod:`~suffixsvc_driver.targets.llama.attention`); for a bare
             :class:`LlamaContext`, llama.cpp's own choice.
-        kv_type: "f16" or "f32".
+        kv_type: "f16", "f32", or quantised, "q8_0" or "q4_0", for which llama.cpp needs flash attention.
         snapshots: roll recurrent states back by snapshots if the architecture supports them, otherwise by
             saving them before a draft and restoring them. Takes ``max_width`` + 1 states per slot.
         full_window: windowed layers keep the whole text, so that any prefix of it can be reused.
@@ -64,5 +66,10 @@ class ContextSettings:
             self.branches,
         )
         require(self.kv_type in KV_TYPES, f"kv_type must be {' or '.join(KV_TYPES)}", repr(self.kv_type))
+        require(
+            self.kv_type not in QUANTIZED_KV or self.flash_attention is not False,
+            f"flash_attention must not be false with kv_type {self.kv_type}",
+            self.flash_attention,
+        )
         fits = self.max_width <= self.batch_size
         require(fits, f"max_width must be <= batch_size = {self.batch_size}", self.max_width)

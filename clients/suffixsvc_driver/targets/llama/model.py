@@ -20,6 +20,7 @@ from suffixsvc.types import TokenArray, TokenIds
 from suffixsvc.values import as_token_array
 from suffixsvc_driver.targets.llama.binding import clear_log, llama, recent_log
 from suffixsvc_driver.targets.llama.experts import override_experts
+from suffixsvc_driver.targets.llama.offload import Offload, describe_device, set_model_params
 from suffixsvc_models.gguf_header import check_gguf
 from suffixsvc_models.vocabulary import Vocabulary, vocabulary_kind
 
@@ -48,33 +49,51 @@ class LlamaModel(ClosedOnExit):
         vocab_only: load the tokenizer without the weights.
         experts_used: experts per token of a mixture-of-experts model, instead of the file's number. Another
             number makes another model: drafts stay exact, outputs differ.
+        offload: the part of it that is on GPUs; None: none.
 
     Attributes:
         header: the file's header.
+        offload: as given; without GPUs for a tokenizer alone.
 
     Raises:
         ModelNotFoundError, ModelCorruptError: detected before llama.cpp opens the file.
-        ModelError: llama.cpp refuses it (an unknown architecture, say).
+        ModelError: llama.cpp refuses it (an unknown architecture, say), or a GPU has not enough memory.
         InvalidConfigError: ``experts_used`` is not between 1 and the number of experts, there are none, or
-            llama.cpp would silently ignore it, because the file has a number for each layer.
+            llama.cpp would silently ignore it, because the file has a number for each layer; ``offload``
+            names GPUs that llama.cpp does not have.
     """
 
     def __init__(
-        self, path: str | Path, *, vocab_only: bool = False, experts_used: int | None = None
+        self,
+        path: str | Path,
+        *,
+        vocab_only: bool = False,
+        experts_used: int | None = None,
+        offload: Offload | None = None,
     ) -> None:
         self.path = Path(path)
         self.header = check_gguf(path)
         self.experts_used = experts_used
+        self.offload = Offload() if offload is None or vocab_only else offload
         self._lib = llama()
         params = self._lib.llama_model_default_params()
-        params.n_gpu_layers = 0
+        arrays = set_model_params(params, self.offload)
         params.vocab_only = vocab_only
         if experts_used is not None:
             overrides = override_experts(self.header, self.path.name, experts_used)
             params.kv_overrides = overrides
         clear_log()
         self._handle = self._lib.llama_model_load_from_file(str(self.path).encode(), params)
+        arrays.clear()  # llama.cpp has copied them
         if not self._handle:
+            no_memory = recent_log("allocate") if self.offload.gpu_layers else ""
+            if "allocate" in no_memory:
+                raise ModelError(
+                    f"llama.cpp cannot place {self.path.name} on the GPU",
+                    expected="enough memory there",
+                    got=no_memory,
+                    remedy="Use fewer gpu_layers, or a smaller quantization.",
+                )
             raise ModelCorruptError(
                 f"llama.cpp cannot load {self.path.name}",
                 got=recent_log("error loading model") or "no reason given",
@@ -113,6 +132,11 @@ class LlamaModel(ClosedOnExit):
         return int(self._lib.llama_model_n_params(self.handle))
 
     @cached_property
+    def device(self) -> str:
+        """The hardware that computes it: "cpu", or the GPUs and what is on them; part of a curve's key."""
+        return describe_device(self.offload, self._lib.llama_model_n_layer(self.handle) + 1)
+
+    @cached_property
     def window(self) -> int:
         """Width of the sliding window of windowed layers in tokens; 0 if there are none."""
         return int(self._lib.llama_model_n_swa(self.handle))
@@ -128,6 +152,15 @@ class LlamaModel(ClosedOnExit):
         """Ids that end a generation."""
         is_eog = self._lib.llama_vocab_is_eog
         return frozenset(i for i in range(self.vocab_size) if is_eog(self._vocab, i))
+
+    @cached_property
+    def textless_ids(self) -> frozenset[int]:
+        """Ids of control tokens, unknown and unused ones, which no text contains."""
+        attr, vocab, module = self._lib.llama_vocab_get_attr, self._vocab, self._lib
+        textless = (
+            module.LLAMA_TOKEN_ATTR_CONTROL | module.LLAMA_TOKEN_ATTR_UNKNOWN | module.LLAMA_TOKEN_ATTR_UNUSED
+        )
+        return frozenset(i for i in range(self.vocab_size) if attr(vocab, i) & textless)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

@@ -41,6 +41,7 @@ from suffixsvc.errors import (
 from suffixsvc.types import FloatArray
 from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext
 from suffixsvc_driver.targets.llama.model import LlamaModel, check_ids
+from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.targets.slots import Slot, SlotCache
 from suffixsvc_driver.workers.server.batching import MANY_TOKENS, BatchCosts
 from suffixsvc_driver.workers.server.job import DraftRequest, Job
@@ -63,6 +64,7 @@ class DraftEngine:
         path: a GGUF file.
         settings: of the context; ``slots`` sequences keep their KV between calls.
         batch_width: sessions computed together; 0 = by their measured costs.
+        offload: the part of the model that is on GPUs; None: none.
 
     Attributes:
         context_size: capacity of a sequence in tokens.
@@ -72,13 +74,20 @@ class DraftEngine:
 
     Raises:
         ModelNotFoundError, ModelCorruptError, ModelError: the file cannot be loaded.
-        InvalidConfigError: a negative ``batch_width``.
+        InvalidConfigError: a negative ``batch_width``, or llama.cpp does not have the GPUs.
     """
 
-    def __init__(self, path: str | Path, settings: ContextSettings, *, batch_width: int = 0) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        settings: ContextSettings,
+        *,
+        batch_width: int = 0,
+        offload: Offload | None = None,
+    ) -> None:
         if batch_width < 0:
             raise InvalidConfigError("batch_width must be >= 0", got=batch_width)
-        self.model = LlamaModel(path)
+        self.model = LlamaModel(path, offload=offload)
         if self.model.recurrent:
             # Snapshots roll back within the last batch only, which is one token here: llama.cpp would accept
             # a cut before it, and the next draft would continue another text.

@@ -15,6 +15,7 @@ from suffixsvc.runtime.server_lifecycle import (
     write_ready_file,
 )
 from suffixsvc_driver.targets.llama.context import ContextSettings
+from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.workers.server.engine import DraftEngine
 from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
 
@@ -27,21 +28,23 @@ def serve_until_signal(
     context: ContextSettings,
     worker: WorkerSettings,
     ready_file: Path | None,
+    offload: Offload,
 ) -> None:
     """Serve a draft model until SIGTERM or SIGINT.
 
     Args:
         address: ``unix:PATH`` or ``HOST:PORT``; the caller has checked it and removed stale socket files.
         ready_file: written once the worker serves: JSON with "addresses" and "pid".
+        offload: the part of the model that is on GPUs.
 
     Raises:
         ModelError: the model cannot be loaded.
         ListenError: the address cannot be used.
-        InvalidConfigError: the ready file cannot be written.
+        InvalidConfigError: the ready file cannot be written, or llama.cpp does not have the GPUs.
     """
     require_writable_ready_file(ready_file)
     with queued_log_output(), stop_signal() as wait_for_stop, ExitStack() as stack:
-        engine = DraftEngine(model, context, batch_width=worker.batch_width)
+        engine = DraftEngine(model, context, batch_width=worker.batch_width, offload=offload)
         stack.callback(engine.close)
         server = DraftWorkerServer(engine, address, worker)
         if address.startswith("unix:"):
@@ -52,6 +55,7 @@ def serve_until_signal(
         _log.info(
             "drafting",
             model=model.name,
+            device=engine.model.device,
             seconds_per_token=round(engine.seconds_per_token, 5),
             batch_width=engine.costs.lanes,
             busy_after_seconds=round(server.scheduler.busy_after_seconds, 5),
