@@ -148,7 +148,8 @@ class StoreStats:
 class DraftSource(enum.IntEnum):
     """Origin of a drafted token. The numbers are part of the wire format.
 
-    The suffix layer drafts from SESSION and NAMESPACE, prompt lookup in the driver from PROMPT_LOOKUP.
+    The suffix layer drafts from SESSION and NAMESPACE, prompt lookup in the driver from PROMPT_LOOKUP, the
+    grammar layer from GRAMMAR.
     """
 
     NONE = 0
@@ -163,6 +164,8 @@ class DraftSource(enum.IntEnum):
     DRAFT_MODEL = 4
     #: prompt lookup done by the driver in the caller's process
     PROMPT_LOOKUP = 5
+    #: text that the grammar of the output leaves no choice about
+    GRAMMAR = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -198,7 +198,9 @@ def tree_from_proto(mode: int) -> bool | str:
 def verified_to_proto(verified: Verified | tuple[int, int, int]) -> pb.Verified:
     """Feedback for the wire; InvalidInputError unless width >= 1, 0 <= accepted < width, a known source."""
     checked = as_verified(verified)
-    source = cast(types_pb2.DraftSource, int(checked.source))
+    # no service uses the source, and earlier ones refuse a number that they do not know
+    known = checked.source if checked.source <= DraftSource.PROMPT_LOOKUP else DraftSource.NONE
+    source = cast(types_pb2.DraftSource, int(known))
     return pb.Verified(width=checked.width, accepted=checked.accepted, source=source)
 
 

@@ -50,6 +50,7 @@ class DraftSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFT_SOURCE_CORPUS: _ClassVar[DraftSource]
     DRAFT_SOURCE_DRAFT_MODEL: _ClassVar[DraftSource]
     DRAFT_SOURCE_PROMPT_LOOKUP: _ClassVar[DraftSource]
+    DRAFT_SOURCE_GRAMMAR: _ClassVar[DraftSource]
 ERROR_CODE_UNSPECIFIED: ErrorCode
 ERROR_CODE_INVALID_INPUT: ErrorCode
 ERROR_CODE_INVALID_TOKENS: ErrorCode
@@ -90,6 +91,7 @@ DRAFT_SOURCE_NAMESPACE: DraftSource
 DRAFT_SOURCE_CORPUS: DraftSource
 DRAFT_SOURCE_DRAFT_MODEL: DraftSource
 DRAFT_SOURCE_PROMPT_LOOKUP: DraftSource
+DRAFT_SOURCE_GRAMMAR: DraftSource
 
 class ErrorDetail(_message.Message):
     __slots__ = ("code", "message", "expected", "got", "remedy")

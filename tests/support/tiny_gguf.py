@@ -178,6 +178,7 @@ def write_tiny_llama(
     add_bos: bool = False,
     eos_id: int = EOS_ID,
     head: int = 16,
+    merges: Sequence[str] | None = None,
 ) -> Path:
     """Write an F32 llama model.
 
@@ -186,8 +187,10 @@ def write_tiny_llama(
         head: size of a head, which divides the width.
         sharpness: scale of the output matrix; higher means more confident, less even distributions.
         texts: texts of the tokens instead of the byte-level ones.
+        merges: see :class:`TinyWriter`.
     """
-    tiny = TinyWriter(path, "llama", seed, width, layers, context, padding, texts, add_bos, eos_id)
+    more = {} if merges is None else {"merges": merges}
+    tiny = TinyWriter(path, "llama", seed, width, layers, context, padding, texts, add_bos, eos_id, **more)
     tiny.gguf.add_feed_forward_length(2 * width)
     tiny.gguf.add_head_count(width // head)
     tiny.gguf.add_head_count_kv(width // head)

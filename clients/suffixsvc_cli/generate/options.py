@@ -225,14 +225,15 @@ class Options(LoadOptions):
         if self.layers is None:
             return settings
         wanted = {name.strip() for name in self.layers.split(",") if name.strip()}
-        unknown = wanted - set(LayerKind) - ({"none"} if wanted == {"none"} else set())
+        kinds = [kind for kind in LayerKind if kind is not LayerKind.GRAMMAR]  # on if the grammar forces text
+        unknown = wanted - set(kinds) - ({"none"} if wanted == {"none"} else set())
         if unknown or not wanted:
             raise InvalidConfigError(
                 "--layers must be known",
-                expected=", ".join(LayerKind) + ", or none",
+                expected=", ".join(kinds) + ", or none",
                 got=", ".join(sorted(unknown)),
             )
-        layers = {kind.replace("-", "_"): kind in wanted for kind in LayerKind}
+        layers = {kind.replace("-", "_"): kind in wanted for kind in kinds}
         enabled = {name: replace(getattr(settings, name), enabled=on) for name, on in layers.items()}
         return replace(settings, **enabled)
 

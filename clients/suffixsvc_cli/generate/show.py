@@ -35,6 +35,7 @@ ORIGINS: Final[Mapping[DraftSource, Origin]] = {
     DraftSource.SESSION: Origin("this text, by the suffix layer", "s", "92"),
     DraftSource.NAMESPACE: Origin("other outputs", "n", "36"),
     DraftSource.DRAFT_MODEL: Origin("the draft model", "d", "33"),
+    DraftSource.GRAMMAR: Origin("the grammar", "g", "35"),
 }
 
 

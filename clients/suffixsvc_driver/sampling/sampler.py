@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,11 @@ _GREEDY_CANDIDATES: Final = (64, 2048)
 
 
 class Grammar(Protocol):
-    """State of a grammar after a text; :mod:`suffixsvc_driver.targets.llama.grammar` implements it."""
+    """State of a grammar after a text.
+
+    :mod:`suffixsvc_driver.targets.llama.grammar` implements it with llama.cpp,
+    :mod:`suffixsvc_driver.targets.llama.structured_grammar` with llguidance.
+    """
 
     def permits(self, ids: IdArray) -> npt.NDArray[np.bool_]:
         """Return which of the tokens may come next."""
@@ -64,6 +68,17 @@ class Grammar(Protocol):
         """Return the length of the longest prefix of ``drafted`` that may come next, without advancing."""
 
     def copy(self) -> Grammar:
+        """Return an independent copy."""
+
+
+@runtime_checkable
+class ForcingGrammar(Grammar, Protocol):
+    """A grammar that knows the text that it leaves no choice about."""
+
+    def forced(self) -> tuple[list[int], int]:
+        """Return tokens that must come next, and the number of the first ones that are certain."""
+
+    def copy(self) -> ForcingGrammar:
         """Return an independent copy."""
 
 
@@ -110,6 +125,10 @@ class Sampler:
     def allowed(self, drafted: Sequence[int]) -> int:
         """Return the length of the longest prefix of ``drafted`` that the grammar permits."""
         return len(drafted) if self._grammar is None else self._grammar.allowed(drafted)
+
+    def forcing(self) -> ForcingGrammar | None:
+        """Return a copy of the grammar's state, if the grammar knows the text that it forces."""
+        return self._grammar.copy() if isinstance(self._grammar, ForcingGrammar) else None
 
     def accept(self, token: int) -> None:
         """Append ``token`` to the text.

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from suffixsvc.errors import InvalidConfigError, ModelError
 from suffixsvc.types import FloatArray
+from suffixsvc_driver.sampling.structured import Structured
 from suffixsvc_driver.settings.checks import as_integer, as_real, invalid
 
 _MASK: Final = (1 << 64) - 1
@@ -67,9 +68,10 @@ class Sampling:
         penalty_last_n: window of the penalties, tokens of the text with the prompt; -1 for the whole text.
         logit_bias: by token id, added to the logit before the penalties; -inf bans the token. A mapping or
             pairs; stored as pairs sorted by id.
-        grammar: GBNF text (llama.cpp's grammars/README.md) that the emitted text must match
-            from rule ``root`` on; None for no grammar. Checked at the start of a
-            generation, see :mod:`suffixsvc_driver.sampling.gbnf`.
+        grammar: what the emitted text must match; None for no grammar. GBNF text (llama.cpp's
+            grammars/README.md, from rule ``root`` on), checked at the start of a generation
+            (:mod:`suffixsvc_driver.sampling.gbnf`), or a value of
+            :mod:`suffixsvc_driver.sampling.structured`, which llguidance compiles.
 
     Raises:
         InvalidConfigError: a value is of the wrong type or out of range.
@@ -85,7 +87,7 @@ class Sampling:
     presence_penalty: float = 0.0
     penalty_last_n: int = 64
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
-    grammar: str | None = None
+    grammar: str | Structured | None = None
 
     def __post_init__(self) -> None:
         for name, limits in _RANGES.items():
@@ -95,8 +97,12 @@ class Sampling:
         for name, least in (("top_k", 0), ("penalty_last_n", -1), ("seed", None)):
             object.__setattr__(self, name, as_integer(name, getattr(self, name), least))
         object.__setattr__(self, "logit_bias", _bias_pairs(self.logit_bias))
-        if self.grammar is not None and not isinstance(self.grammar, str):
-            raise InvalidConfigError("grammar must be GBNF text or None", got=type(self.grammar).__name__)
+        if self.grammar is not None and not isinstance(self.grammar, str | Structured):
+            raise InvalidConfigError(
+                "grammar must be GBNF text, a structured-output value or None",
+                expected="str, JsonSchema, JsonObject, Lark or Regex",
+                got=type(self.grammar).__name__,
+            )
 
     @property
     def greedy(self) -> bool:

@@ -34,6 +34,8 @@ class Controller(enum.StrEnum):
 class LayerKind(enum.StrEnum):
     """Kind of a drafting layer, which determines the cost model of its queries."""
 
+    #: the text that the grammar of the output forces, in process: negligible cost; queried in every step
+    GRAMMAR = "grammar"
     #: the session's own text, in process: negligible cost
     PROMPT_LOOKUP = "prompt-lookup"
     #: the suffix index, embedded or over a client: a small cost per query

@@ -26,6 +26,7 @@ EVIDENCE: Final[Mapping[int, str]] = {
     DraftSource.NAMESPACE: "suffix",
     DraftSource.CORPUS: "suffix",
     DraftSource.DRAFT_MODEL: "draft-model",
+    DraftSource.GRAMMAR: "grammar",
 }
 
 

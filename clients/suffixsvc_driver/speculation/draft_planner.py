@@ -79,6 +79,8 @@ class DraftPlanner:
         budget = min(step.limit, curve.widest_paying - 1, step.room - 1, widest)
         if budget < 1:
             return _why_no_budget(step)
+        if layer.spec.kind is LayerKind.GRAMMAR:  # what a grammar forces does not depend on earlier steps
+            return QueryLayer(layer.spec.name, budget)
         # the gain of an exploratory query is bounded by a draft that is accepted entirely
         gain = float(budget) if due else layer.value.expected_gain(layer.misses)
         cost = step.rate * in_steps(layer.value.seconds, curve)

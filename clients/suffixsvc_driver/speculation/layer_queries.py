@@ -25,6 +25,7 @@ from suffixsvc_driver.speculation.draft_planner import DraftPlanner, in_steps
 from suffixsvc_driver.speculation.layer_state import LayerState, layer_state
 
 _SOURCE_OF: Final = {
+    LayerKind.GRAMMAR: DraftSource.GRAMMAR,
     LayerKind.PROMPT_LOOKUP: DraftSource.PROMPT_LOOKUP,
     LayerKind.SUFFIX: DraftSource.NAMESPACE,
     LayerKind.DRAFT_MODEL: DraftSource.DRAFT_MODEL,
@@ -185,7 +186,8 @@ class LayerQueries:
 
 
 def _query_order(specs: Sequence[LayerSpec], policy: Policy) -> Sequence[LayerSpec]:
-    """Return the layers in query order; first-match keeps the given one."""
+    """Return the layers in query order: that of the grammar first; first-match else keeps the given one."""
+    specs = sorted(specs, key=lambda spec: spec.kind is not LayerKind.GRAMMAR)
     last = max((i for i, spec in enumerate(specs) if spec.kind is LayerKind.SUFFIX), default=-1)
     if policy is not Policy.EXPECTED_GAIN or last < 0:
         return specs

@@ -12,8 +12,9 @@ from suffixsvc.errors import InvalidConfigError, ModelError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import FloatArray, TokenIds
 from suffixsvc_driver.drafts.events import StepResult
-from suffixsvc_driver.sampling.sampler import Sampler
+from suffixsvc_driver.sampling.sampler import Grammar, Sampler
 from suffixsvc_driver.sampling.settings import Sampling
+from suffixsvc_driver.sampling.structured import Structured
 from suffixsvc_driver.targets import LaneStep, Shape
 from suffixsvc_driver.targets.branches import Branches
 from suffixsvc_driver.targets.lane import Lane
@@ -21,6 +22,7 @@ from suffixsvc_driver.targets.llama.attention import choose_flash_attention
 from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext, Part
 from suffixsvc_driver.targets.llama.grammar import LlamaGrammar
 from suffixsvc_driver.targets.llama.model import LlamaModel, check_ids
+from suffixsvc_driver.targets.llama.structured_compiler import GrammarCompiler
 from suffixsvc_driver.targets.rollback import detect_rollback
 from suffixsvc_driver.targets.slots import Placement, SlotCache
 
@@ -38,6 +40,7 @@ class TargetBase(ClosedOnExit):
 
     Attributes:
         settings: with the decision on flash attention.
+        compiler: of structured-output values; another thread may call it.
         vocab_size, context_size, max_width, max_branches, eog_ids, replays: see
             :class:`suffixsvc_driver.targets.TargetShape`.
     """
@@ -48,6 +51,7 @@ class TargetBase(ClosedOnExit):
         self._owns_model = not isinstance(model, LlamaModel)
         self.model = model if isinstance(model, LlamaModel) else LlamaModel(model)
         self._grammars: dict[str, LlamaGrammar] = {}
+        self.compiler = GrammarCompiler(self.model)
         with ExitStack() as opened:  # an error below frees everything
             if self._owns_model:
                 opened.callback(self.model.close)
@@ -93,16 +97,21 @@ class TargetBase(ClosedOnExit):
             InvalidTokensError: the prompt has ids outside the vocabulary.
             InvalidConfigError: a bias for a token outside the vocabulary.
             GrammarError: a grammar that is malformed or that this vocabulary cannot produce.
+            MissingExtraError: a structured-output value without llguidance.
         """
         prompt = check_ids(prompt_ids, self.vocab_size)
-        text, grammar = sampling.grammar, None
-        if text is not None:
-            grammar = self._grammars.pop(text, None) or LlamaGrammar(self.model, text)
-            self._grammars[text] = grammar
-            if len(self._grammars) > _GRAMMARS:
-                self._grammars.pop(next(iter(self._grammars)))
-            grammar = grammar.copy()
+        grammar = None if sampling.grammar is None else self._grammar(sampling.grammar)
         return Sampler(sampling, self.vocab_size, prompt, grammar)
+
+    def _grammar(self, value: str | Structured) -> Grammar:
+        """Return the grammar at its start, an independent copy."""
+        if not isinstance(value, str):
+            return self.compiler.compile(value)
+        grammar = self._grammars.pop(value, None) or LlamaGrammar(self.model, value)
+        self._grammars[value] = grammar
+        if len(self._grammars) > _GRAMMARS:
+            self._grammars.pop(next(iter(self._grammars)))
+        return grammar.copy()
 
     def _sampler_of(self, choices: Sampling | Sampler) -> Sampler:
         if isinstance(choices, Sampler):
