@@ -55,7 +55,7 @@ class TemplateProcess(ClosedOnExit):
         self._first = _encoded({"templates": dict(templates), **asdict(limits)})
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._stop = weakref.finalize(self, _nothing)
+        self._stop: weakref.finalize[..., Any] | None = None  # for a template that is not closed
         self._closed = False
         try:
             found = self._value(self._start())
@@ -162,7 +162,8 @@ class TemplateProcess(ClosedOnExit):
         )
 
     def _end(self) -> None:
-        self._stop.detach()
+        if self._stop is not None:
+            self._stop.detach()
         if self._process is not None:
             _end(self._process)
             self._process = None
@@ -171,10 +172,6 @@ class TemplateProcess(ClosedOnExit):
 def _encoded(message: Mapping[str, Any]) -> bytes:
     data = json.dumps(message).encode()
     return len(data).to_bytes(8, "little") + data
-
-
-def _nothing() -> None:
-    """Nothing to end yet."""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -49,7 +49,7 @@ class LengthError(Exception):
 class GenerationTag(jinja2.ext.Extension):
     """``{% generation %}`` marks what the model writes, for training; the contents are rendered."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012  # as the base class declares it
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         """Return the statements inside of the tag."""

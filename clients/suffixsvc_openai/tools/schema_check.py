@@ -57,7 +57,7 @@ def _unchecked(*_: Any) -> Errors:
     return iter(())
 
 
-_Validator: Final[Any] = extend(
+_Validator: Final[Any] = extend(  # type: ignore[no-untyped-call]  # the stubs lack its types
     Draft202012Validator,
     {
         "$ref": _counted("$ref"),

@@ -171,7 +171,7 @@ def test_arguments_are_checked_by_the_schema() -> None:
             | {"60": {}},
             "$ref": "#/$defs/0",
         },
-        {"type": 7},
+        {"properties": {"a": {"type": 7}}},
         {"properties": 7},
     ],
     ids=["remote", "dangling", "endless", "exponential", "no type", "no properties"],
