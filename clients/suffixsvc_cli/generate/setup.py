@@ -113,7 +113,7 @@ def set_up(options: Options, notify: Notify, stack: ExitStack) -> GenerateSetup:
         SuffixError: an option is invalid or a resource is missing.
     """
     settings = options.settings()
-    if settings.sampling.grammar is not None:
+    if isinstance(settings.sampling.grammar, str):
         check_grammar(settings.sampling.grammar)
     if not settings.suffix.enabled:
         for name in ("data", "service", "preload"):
