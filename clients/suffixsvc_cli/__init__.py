@@ -42,6 +42,7 @@ class Verb:
 VERBS: Final[dict[str, Verb]] = {
     "demo": Verb(".models.demo", "Run agents on a real model and show how stored outputs speed them up."),
     "serve": Verb(".server.serve", "Run the service: one shared, durable suffix cache."),
+    "openai": Verb(".server.openai", "Serve a model over an OpenAI-compatible HTTP API, with drafts."),
     "draft-worker": Verb(".server.draft_worker", "Run a draft model as a service for drivers."),
     "generate": Verb(
         ".generate.command",
@@ -77,6 +78,10 @@ _EXTRA_OF: Final[dict[str, str]] = {
     "zstandard": "caches",
     "pyarrow": "caches",
     "pathspec": "caches",
+    "fastapi": "openai",
+    "uvicorn": "openai",
+    "jinja2": "openai",
+    "jsonschema": "openai",
 }
 
 

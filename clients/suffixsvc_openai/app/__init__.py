@@ -1,0 +1,1 @@
+"""The HTTP server: routes, server-sent events, keys, metrics, life cycle."""

@@ -1,0 +1,93 @@
+"""The FastAPI application: routes, and errors in OpenAI's form."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from suffixsvc.errors import SuffixError
+from suffixsvc_openai.app.chat import chat_completions
+from suffixsvc_openai.app.completions import completions
+from suffixsvc_openai.app.service import Service
+from suffixsvc_openai.app.streaming import ClientGone
+from suffixsvc_openai.protocol.errors import ApiError, of_exception
+
+_log = structlog.get_logger(__name__)
+
+Handler = Callable[[Service, Request], Awaitable[Response]]
+
+
+def create_application(service: Service) -> FastAPI:
+    """Return the application that serves ``service``; the caller closes its engine."""
+    app = FastAPI(title="suffixsvc", docs_url=None, redoc_url=None, openapi_url=None)
+
+    def add(method: str, path: str, handler: Handler) -> None:
+        async def route(request: Request) -> Response:
+            return await handler(service, request)
+
+        app.add_api_route(path, route, methods=[method], response_model=None, name=path)
+
+    add("GET", "/health", _health)
+    add("GET", "/metrics", _metrics)
+    add("GET", "/v1/models", _models)
+    add("GET", "/v1/models/{name:path}", _model)
+    add("POST", "/v1/completions", completions)
+    add("POST", "/v1/chat/completions", chat_completions)
+    app.add_exception_handler(ApiError, _on_error)
+    app.add_exception_handler(SuffixError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_error)
+    for gone in (ClientGone, ClientDisconnect):
+        app.add_exception_handler(gone, _on_gone)
+    return app
+
+
+async def _health(service: Service, _request: Request) -> Response:
+    status = HTTPStatus.SERVICE_UNAVAILABLE if service.draining else HTTPStatus.OK
+    return JSONResponse({"status": "stopping" if service.draining else "ok"}, status)
+
+
+async def _metrics(service: Service, request: Request) -> Response:
+    service.keys.principal(request.headers)
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _models(service: Service, request: Request) -> Response:
+    service.keys.principal(request.headers)
+    return JSONResponse({"object": "list", "data": [service.describe_model()]})
+
+
+async def _model(service: Service, request: Request) -> Response:
+    service.keys.principal(request.headers)
+    service.require_model(request.path_params["name"])
+    return JSONResponse(service.describe_model())
+
+
+async def _on_error(_request: Request, error: Exception) -> Response:
+    found = of_exception(error)
+    if found.status == HTTPStatus.INTERNAL_SERVER_ERROR and isinstance(error, SuffixError):
+        _log.error("a request failed", error=repr(error))  # others are logged with their traceback
+    return JSONResponse(found.body, found.status, headers=found.headers)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """An unknown URL, or a method that it does not have."""
+    status, headers = HTTPStatus.NOT_FOUND, None
+    if isinstance(error, HTTPException):
+        status, headers = HTTPStatus(error.status_code), error.headers
+    path = f"{request.method} {request.url.path}"[:200]
+    text = f"the URL must exist: {path}" if status == HTTPStatus.NOT_FOUND else f"{status.phrase}: {path}"
+    body: dict[str, Any] = ApiError(status, text).body
+    return JSONResponse(body, status, headers=headers)
+
+
+async def _on_gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=499)  # nginx's status for it; nothing is sent

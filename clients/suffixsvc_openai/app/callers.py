@@ -1,0 +1,94 @@
+"""Who a request is from, and the label of its agent, from headers, body and prompt.
+
+Frameworks send no name of an agent: without one it is a hash of the system prompt and the names of the tools,
+which are an agent's own in every framework that was looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from suffixsvc.config import validate_namespace
+from suffixsvc.errors import InvalidNamespaceError
+from suffixsvc_openai.engine.plans import DEFAULT_NAME, Caller
+from suffixsvc_openai.protocol.errors import ApiError, invalid
+from suffixsvc_openai.protocol.requests import GenerationRequest
+
+NAMESPACE_HEADER: Final = "x-suffixsvc-namespace"
+AGENT_HEADER: Final = "x-suffixsvc-agent"
+#: bytes of a name; the principal and the model take the rest of a path
+MAX_NAME_BYTES: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """What identifies an agent that names itself nowhere."""
+
+    system: str = ""
+    tools: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Its label; empty if nothing identifies it."""
+        if not self.system and not self.tools:
+            return ""
+        digest = hashlib.sha256()
+        for text in (self.system, *sorted(self.tools)):
+            digest.update(len(text.encode()).to_bytes(8, "little") + text.encode())
+        return f"agent-{digest.hexdigest()[:12]}"
+
+
+def caller_of(
+    principal: str, headers: Mapping[str, str], body: GenerationRequest, speaker: Speaker
+) -> Caller:
+    """Return the caller of a request.
+
+    Raises:
+        ApiError: 400 for an invalid namespace.
+    """
+    own, metadata = body.suffixsvc, body.metadata or {}
+    name, param = _first(
+        (headers.get(NAMESPACE_HEADER), "X-Suffixsvc-Namespace"),
+        (own.namespace, "suffixsvc.namespace"),
+        (metadata.get("namespace"), "metadata.namespace"),
+    ) or (DEFAULT_NAME, "")
+    agent = own.agent or metadata.get("agent") or headers.get(AGENT_HEADER) or speaker.label
+    labels = {
+        "principal": principal,
+        "agent": agent,
+        "user": body.user or body.safety_identifier or "",
+        "prompt_cache_key": body.prompt_cache_key or "",
+        "project": headers.get("openai-project", ""),
+    }
+    return Caller(
+        principal,
+        _checked(name, param),
+        tuple(_checked(each, "suffixsvc.reads") for each in own.reads or ()),
+        labels,
+        store=not own.no_store,
+        speculate=own.speculation,
+    )
+
+
+def _first(*named: tuple[str | None, str]) -> tuple[str, str] | None:
+    return next(((value, param) for value, param in named if value is not None), None)
+
+
+def _checked(name: str, param: str) -> str:
+    try:
+        validate_namespace(name)
+    except InvalidNamespaceError as error:
+        text = str(error).replace("namespace path", param)
+        raise ApiError(HTTPStatus.BAD_REQUEST, text, param=param) from None
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise invalid(param, f"have at most {MAX_NAME_BYTES} bytes", got=len(name.encode()))
+    return name
+
+
+def texts_of(roles: Iterable[tuple[str, str | None]]) -> str:
+    """Return the text of the system messages among (role, content)."""
+    return "\n".join(text or "" for role, text in roles if role in ("system", "developer"))

@@ -1,0 +1,74 @@
+"""``POST /v1/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from suffixsvc_openai.app.callers import Speaker, caller_of
+from suffixsvc_openai.app.responding import Responder
+from suffixsvc_openai.app.service import Service
+from suffixsvc_openai.protocol.requests import COMPLETION_TOKENS, CompletionRequest
+from suffixsvc_openai.protocol.responses import Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class TextChoice:
+    """An element of ``choices``.
+
+    Attributes:
+        index: its index.
+        prefix: text before the generated one: the prompt, with ``echo``.
+    """
+
+    index: int
+    prefix: str = ""
+
+    def begin(self) -> list[dict[str, Any]]:
+        """See the protocol."""
+        return self.add(self.prefix) if self.prefix else []
+
+    def add(self, text: str) -> list[dict[str, Any]]:
+        """See the protocol."""
+        return [self._element(text, None)]
+
+    def end(self, reason: str) -> list[dict[str, Any]]:
+        """See the protocol."""
+        return [self._element("", reason)]
+
+    def whole(self, text: str, reason: str) -> dict[str, Any]:
+        """See the protocol."""
+        return self._element(self.prefix + text, reason)
+
+    def _element(self, text: str, reason: str | None) -> dict[str, Any]:
+        return {"index": self.index, "text": text, "logprobs": None, "finish_reason": reason}
+
+
+async def completions(service: Service, request: Request) -> Response:
+    """Answer a request. Raises ApiError, ClientGone."""
+    principal = service.admit(request)
+    body = await service.read(request, CompletionRequest)
+    service.require_model(body.model)
+    body.check()
+    prompts, engine = body.prompts, service.engine
+
+    def tokens() -> Sequence[tuple[int, ...]]:
+        return [engine.tokenize(each) if isinstance(each, str) else tuple(each) for each in prompts]
+
+    limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    caller = caller_of(principal, request.headers, body, Speaker())
+    call = await service.start(request, body, caller, tokens, limit=limit, param="prompt")
+    envelope = Envelope("cmpl", "text_completion", service.model, service.fingerprint)
+    echoed = [_text(service, each) if body.echo else "" for each in prompts for _ in range(body.n or 1)]
+    choices = [TextChoice(index, prefix) for index, prefix in enumerate(echoed)]
+    return await Responder(service, body, envelope).respond(request, call, choices)
+
+
+def _text(service: Service, prompt: str | list[int]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return b"".join(service.engine.texts[token] for token in prompt).decode("utf-8", "replace")

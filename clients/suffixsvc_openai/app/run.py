@@ -1,0 +1,173 @@
+"""The process of ``suffixsvc openai``: load, listen, wait for a signal, drain, stop.
+
+SIGTERM ──> new calls get 503 ──> running ones end, or are cancelled after the grace period ──> stop
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+import uvicorn
+
+from suffixsvc.errors import ListenError
+from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc.runtime.log_output import queued_log_output
+from suffixsvc.runtime.server_lifecycle import (
+    remove_ready_file,
+    require_writable_ready_file,
+    stop_signal,
+    write_ready_file,
+)
+from suffixsvc.transport.loopback import host_and_port, require_loopback, resolve
+from suffixsvc_openai.app.application import create_application
+from suffixsvc_openai.app.keys import Keys
+from suffixsvc_openai.app.metrics import Metrics
+from suffixsvc_openai.app.service import Service
+from suffixsvc_openai.engine.engine import Engine, EngineSettings
+
+_log = structlog.get_logger(__name__)
+
+#: seconds between looks at what still runs
+_POLL: Final = 0.05
+#: seconds for responses to be sent after their answers have ended
+_FLUSH_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What the process serves.
+
+    Attributes:
+        engine: what to load.
+        model: id of the model in the API.
+        host, port: where to listen; port 0 takes a free one.
+        keys: API keys; without any, only loopback addresses are allowed.
+        grace_seconds: time for running calls to end after a signal.
+        ready_file: written once the server answers: JSON with "addresses" and "pid".
+    """
+
+    engine: EngineSettings
+    model: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: Keys = field(default_factory=Keys)
+    grace_seconds: float = 30.0
+    ready_file: Path | None = None
+
+
+class OpenAIServer(ClosedOnExit):
+    """A server in threads of this process. Start it, then drain it; close it at the end.
+
+    Args:
+        settings: what to serve.
+
+    Attributes:
+        service: its parts.
+        address: HOST:PORT, after :meth:`start`.
+
+    Raises:
+        ListenError: the address cannot be used. What :class:`Engine` raises.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        with ExitStack() as opened:
+            self._socket = opened.enter_context(_listen(settings))
+            metrics = Metrics(settings.model)
+            engine = opened.enter_context(Engine(settings.engine, metrics.ended))
+            metrics.watch(lambda: engine.load)
+            self.service = Service(engine, settings.keys, metrics, settings.model)
+            config = uvicorn.Config(
+                create_application(self.service),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                server_header=False,
+                timeout_graceful_shutdown=int(_FLUSH_SECONDS),
+            )
+            self._uvicorn = uvicorn.Server(config)
+            self._thread = threading.Thread(target=self._run, name="suffixsvc-http", daemon=True)
+            self._opened = opened.pop_all()
+        host, port = self._socket.getsockname()[:2]
+        self.address = host_and_port(host, port)
+
+    def _run(self) -> None:
+        self._uvicorn.run(sockets=[self._socket])
+
+    def start(self) -> None:
+        """Answer requests from now on."""
+        self._thread.start()
+        while not self._uvicorn.started:
+            if not self._thread.is_alive():
+                raise ListenError(f"cannot serve on {self.address}", got="the HTTP server has ended")
+            time.sleep(_POLL / 10)
+
+    def drain(self) -> None:
+        """Refuse new calls, and wait for the running ones until the grace period ends."""
+        self.service.draining = True
+        engine, end = self.service.engine, time.monotonic() + self._settings.grace_seconds
+        while sum(engine.load) and time.monotonic() < end:
+            time.sleep(_POLL)
+
+    def close(self) -> None:
+        """Cancel what runs, store its output, and stop. Idempotent."""
+        self.service.draining = True
+        engine = self.service.engine
+        engine.stop()  # the clients of cancelled answers are told so while the HTTP server still runs
+        self._uvicorn.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self._opened.close()
+
+
+def serve_until_signal(settings: ServerSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        ListenError: the address cannot be used.
+        ModelError, StoreError: the model or the stored outputs cannot be opened.
+        InvalidConfigError: the ready file cannot be written.
+    """
+    require_writable_ready_file(settings.ready_file)
+    with queued_log_output(), stop_signal() as wait_for_stop, ExitStack() as stack:
+        server = stack.enter_context(OpenAIServer(settings))
+        stack.callback(remove_ready_file, settings.ready_file)
+        server.start()
+        _log.info("ready", address=f"http://{server.address}/v1", model=settings.model)
+        write_ready_file(settings.ready_file, addresses=[server.address])
+        wait_for_stop()
+        load = server.service.engine.load
+        _log.info("draining", running=load.running, waiting=load.waiting)
+        server.drain()
+
+
+def _listen(settings: ServerSettings) -> socket.socket:
+    """Return a bound socket, before anything large is loaded."""
+    host, port = settings.host, settings.port
+    if not settings.keys.required:
+        try:
+            require_loopback(host, port, "use the model")
+        except ListenError as error:
+            raise error.with_remedy("Give the clients keys: --api-keys FILE.") from None
+    family, ip = resolve(host, port)[0]
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((ip, port))
+    except OSError as error:
+        found.close()
+        raise ListenError(
+            f"cannot listen on {host_and_port(host, port)}",
+            expected="a free port of this machine",
+            got=error.strerror,
+            remedy="Stop the process that uses it or choose another port (0 selects a free one).",
+        ) from None
+    return found

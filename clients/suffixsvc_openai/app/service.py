@@ -1,0 +1,165 @@
+"""What every route uses: admission, the model's name, prompts as plans, calls."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import Request
+
+from suffixsvc.errors import InvalidInputError, LimitExceededError, ModelError
+from suffixsvc_openai.app.bodies import B, read_body
+from suffixsvc_openai.app.keys import Keys
+from suffixsvc_openai.app.metrics import Metrics
+from suffixsvc_openai.app.streaming import while_connected
+from suffixsvc_openai.engine.call import Call
+from suffixsvc_openai.engine.engine import Engine
+from suffixsvc_openai.engine.plans import Caller, Plan
+from suffixsvc_openai.protocol.errors import ApiError, invalid, queue_full, stopping
+from suffixsvc_openai.protocol.requests import GenerationRequest, unknown_fields
+
+_SEEDS: Final = 1 << 63
+
+#: makes the tokens of each prompt of a request; runs in a thread
+Prompts = Callable[[], Sequence[tuple[int, ...]]]
+
+
+@dataclass(slots=True)
+class Service:
+    """A server's parts.
+
+    Attributes:
+        engine: the model.
+        keys: API keys.
+        metrics: metrics.
+        model: id of the model.
+        draining: new calls are refused.
+    """
+
+    engine: Engine
+    keys: Keys
+    metrics: Metrics
+    model: str
+    draining: bool = False
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def admit(self, request: Request) -> str:
+        """Return the principal of a request. Raises ApiError: 401, 403 or 503."""
+        principal = self.keys.principal(request.headers)
+        if self.draining:
+            raise stopping()
+        return principal
+
+    async def read(self, request: Request, kind: type[B]) -> B:
+        """Read a body, and count its unknown fields. Raises ApiError: 400, 408 or 413."""
+        body = await read_body(request, kind)
+        self.metrics.ignored(len(unknown_fields(body)))
+        return body
+
+    def require_model(self, name: str) -> None:
+        """Raise ApiError, 404, unless the model is the one that is served."""
+        if name != self.model:
+            raise ApiError(
+                HTTPStatus.NOT_FOUND,
+                f"the model {name[:200]!r} does not exist",
+                param="model",
+                code="model_not_found",
+                remedy=f"This server has {self.model!r}.",
+            )
+
+    def describe_model(self) -> dict[str, Any]:
+        """Return the model as OpenAI's object."""
+        return {
+            "id": self.model,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "suffixsvc",
+            "max_model_len": self.engine.context_size,
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """``system_fingerprint``: changes with the model."""
+        return f"fp_{self.engine.model.digest}"
+
+    async def start(
+        self,
+        request: Request,
+        body: GenerationRequest,
+        caller: Caller,
+        prompts: Prompts,
+        *,
+        limit: int | None,
+        param: str,
+    ) -> Call:
+        """Start ``n`` answers to each prompt.
+
+        Args:
+            request: ends the wait when its client disconnects.
+            body: sampling, n and stops.
+            caller: who asks.
+            prompts: makes the tokens of the prompts.
+            limit: largest number of tokens of an answer; None for as many as the context holds.
+            param: field of the prompts, for errors.
+
+        Raises:
+            ApiError: 400 or 429.
+            ClientGone: the client has disconnected.
+        """
+        return await while_connected(request, self._start(body, caller, prompts, limit, param))
+
+    async def _start(
+        self, body: GenerationRequest, caller: Caller, prompts: Prompts, limit: int | None, param: str
+    ) -> Call:
+        plans = await self.engine.run(partial(self._plans, body, caller, prompts, limit, param))
+        try:
+            return await self.engine.start(plans)
+        except LimitExceededError as error:
+            raise queue_full(error) from None
+
+    def _plans(
+        self, body: GenerationRequest, caller: Caller, prompts: Prompts, limit: int | None, param: str
+    ) -> list[Plan]:
+        seed = random.randrange(_SEEDS) if body.seed is None else body.seed
+        plans = []
+        for prompt in self._checked(prompts, param):
+            for choice in range(body.n or 1):
+                try:
+                    sampling = body.sampling(seed + choice)
+                except InvalidInputError as error:
+                    raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from None
+                plans.append(Plan(prompt, limit, sampling, tuple(body.stop or ()), caller))
+        self._check_biases(body)
+        return plans
+
+    def _checked(self, prompts: Prompts, param: str) -> Sequence[tuple[int, ...]]:
+        try:
+            found = prompts()
+        except ModelError as error:  # of the chat template
+            raise ApiError(HTTPStatus.BAD_REQUEST, str(error), param=param) from None
+        room, size = self.engine.context_size, self.engine.model.vocab_size
+        for tokens in found:
+            if not tokens:
+                raise invalid(param, "have at least one token")
+            if min(tokens) < 0 or max(tokens) >= size:
+                raise invalid(param, f"have tokens of the vocabulary, 0 .. {size - 1}")
+            if len(tokens) >= room:
+                raise ApiError(
+                    HTTPStatus.BAD_REQUEST,
+                    f"{param} must be shorter than the context of {room} tokens",
+                    param=param,
+                    code="context_length_exceeded",
+                    got=f"{len(tokens)} tokens",
+                )
+        return found
+
+    def _check_biases(self, body: GenerationRequest) -> None:
+        size = self.engine.model.vocab_size
+        for token in body.logit_bias or ():
+            if not 0 <= token < size:
+                raise invalid("logit_bias", f"have token ids 0 .. {size - 1}", got=token)

@@ -1,0 +1,1 @@
+"""The model, its lanes, and the stored outputs, for concurrent asyncio callers."""

@@ -1,0 +1,110 @@
+"""A call: answers that one client waits for, handed from the scheduler's thread to the client's event loop.
+
+    scheduler's thread                        event loop
+    on_step, done ──> events of the call ──> async for event in call.events()
+
+The hand-over never blocks the scheduler: a lane does not wait for a slow client. What waits is bounded by the
+tokens that the call may generate, which the context bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from suffixsvc_driver.decode.generation import StepRecord
+from suffixsvc_driver.decode.requests import Outcome
+from suffixsvc_driver.decode.scheduler import Ticket
+from suffixsvc_openai.engine.memory import MemorySession
+from suffixsvc_openai.engine.plans import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Tokens of an answer.
+
+    Attributes:
+        index: of the answer.
+        token_ids: the tokens.
+        sources: DraftSource of each token.
+    """
+
+    index: int
+    token_ids: tuple[int, ...]
+    sources: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of an answer."""
+
+    index: int
+    outcome: Outcome
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """An answer on its way through the scheduler."""
+
+    index: int
+    plan: Plan
+    session: MemorySession | None = None
+    ticket: Ticket | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """The answers of one request. Made in the event loop that reads its events.
+
+    Args:
+        plans: of each answer.
+    """
+
+    plans: Sequence[Plan]
+    jobs: list[Job] = field(init=False)
+    lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    cancelled: bool = field(default=False, init=False)  # guarded by the lock, as the tickets of the jobs are
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
+    _events: deque[Written | Ended] = field(default_factory=deque, init=False)
+    _ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _woken: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.jobs = [Job(index, plan) for index, plan in enumerate(self.plans)]
+
+    # -- the scheduler's thread
+
+    def on_step(self, index: int, step: StepRecord) -> None:
+        """Hand over the tokens of a step."""
+        kept = min(step.accepted, len(step.emitted))
+        sources = (*step.decision.sources[:kept], *[0] * (len(step.emitted) - kept))
+        self.put(Written(index, step.emitted, sources))
+
+    def put(self, event: Written | Ended) -> None:
+        """Hand over an event. Any thread."""
+        self._events.append(event)
+        if not self._woken:  # one call per batch of events: each costs a system call
+            self._woken = True
+            with suppress(RuntimeError):  # the loop is closed: nothing waits for the answer
+                self._loop.call_soon_threadsafe(self._wake)
+
+    # -- the event loop
+
+    def _wake(self) -> None:
+        self._woken = False
+        self._ready.set()
+
+    async def events(self) -> AsyncIterator[Written | Ended]:
+        """Yield what was handed over, until every answer has ended."""
+        left = len(self.jobs)
+        while left:
+            await self._ready.wait()
+            self._ready.clear()
+            while self._events:
+                event = self._events.popleft()
+                left -= isinstance(event, Ended)
+                yield event

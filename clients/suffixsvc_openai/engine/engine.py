@@ -1,0 +1,220 @@
+"""The model with its lanes, scheduler and stored outputs, for the calls of many clients.
+
+start ──> session with the prompt ──> scheduler ──> events of the call
+                                          │
+                                          └──> end of the session, in a thread that waits for the disk
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc_driver.decode.chat_session import prompt_tokens
+from suffixsvc_driver.decode.detokenize_stream import StopStrings
+from suffixsvc_driver.decode.generation import Request, Result, curve_for
+from suffixsvc_driver.decode.requests import Outcome
+from suffixsvc_driver.decode.running_batch import RunningBatch
+from suffixsvc_driver.decode.scheduler import Load, Scheduler
+from suffixsvc_driver.drafts.events import FinishReason
+from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
+from suffixsvc_driver.layers.suffix import SuffixLayer
+from suffixsvc_driver.policy.calibration import Calibrator
+from suffixsvc_driver.settings.driver_config import DriverConfig
+from suffixsvc_driver.targets.llama.context_settings import ContextSettings
+from suffixsvc_driver.targets.llama.model import LlamaModel
+from suffixsvc_driver.targets.parallel import ParallelLlama
+from suffixsvc_openai.engine.call import Call, Ended, Job
+from suffixsvc_openai.engine.memory import open_memory
+from suffixsvc_openai.engine.plans import Plan
+
+_log = structlog.get_logger(__name__)
+
+#: threads that tokenize prompts and open sessions
+_STARTERS: Final = 4
+
+#: called after an answer has ended, in a thread of the engine
+OnEnd = Callable[[Plan, Outcome], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the engine loads.
+
+    Attributes:
+        model: a GGUF file.
+        context: its context; ``slots`` lanes.
+        queue_size: largest number of answers that wait for a lane.
+        data: folder of the stored outputs.
+        service: address of a service that stores them instead; without either they stay in memory.
+        driver: decides what is drafted.
+    """
+
+    model: Path
+    context: ContextSettings
+    queue_size: int = 256
+    data: Path | None = None
+    service: str | None = None
+    driver: DriverConfig = field(default_factory=DriverConfig)
+
+
+class Engine(ClosedOnExit):
+    """A loaded model that generates the answers of concurrent calls. Thread-safe; close it at the end.
+
+    Args:
+        settings: what to load.
+        on_end: see :data:`OnEnd`.
+
+    Attributes:
+        model: the loaded model.
+        context_size: tokens of a prompt and its answer together.
+        texts: bytes of every token.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+        StoreError, InvalidConfigError: the stored outputs cannot be opened.
+    """
+
+    def __init__(self, settings: EngineSettings, on_end: OnEnd = lambda _plan, _outcome: None) -> None:
+        self._on_end = on_end
+        with ExitStack() as opened:
+            self.model = opened.enter_context(LlamaModel(settings.model))
+            target = opened.enter_context(ParallelLlama(self.model, settings.context))
+            self.texts = self.model.vocabulary.texts
+            self.context_size = target.context_size
+            self.eog_ids = target.eog_ids
+            tokenizer = self.model.vocabulary.fingerprint
+            self._memory = opened.enter_context(
+                open_memory(settings.data, settings.service, self.model.digest, tokenizer)
+            )
+            # closed in reverse: answers end, then their sessions, then what these use
+            self._closer = ThreadPoolExecutor(1, "suffixsvc-sessions")
+            opened.callback(self._closer.shutdown)
+            self._starters = ThreadPoolExecutor(_STARTERS, "suffixsvc-calls")
+            batch = RunningBatch(
+                target, settings.driver, curve_for(target, None), Calibrator(), time.perf_counter
+            )
+            self._scheduler = opened.enter_context(Scheduler(batch, settings.queue_size))
+            opened.callback(self._starters.shutdown)
+            self._opened = opened.pop_all()
+
+    @property
+    def load(self) -> Load:
+        """Answers on lanes and in the queue."""
+        return self._scheduler.load
+
+    def stop(self) -> None:
+        """Cancel all answers; later ones are refused. Idempotent."""
+        self._scheduler.close()
+
+    def close(self) -> None:
+        """Cancel all answers, store what they have, and free everything. Idempotent."""
+        self._opened.close()
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a whole prompt."""
+        return tuple(prompt_tokens(self.model, text))
+
+    async def start(self, plans: Sequence[Plan]) -> Call:
+        """Submit answers that are generated at the same time as far as lanes are free.
+
+        Raises:
+            LimitExceededError: the queue is full; none is generated.
+            ServiceUnavailableError: the engine is closed.
+            SuffixError: the namespace or the labels are invalid.
+        """
+        call = Call(plans)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._starters, self._start, call)
+        except BaseException:
+            self.cancel(call)
+            raise
+        return call
+
+    async def run(self, function: Callable[[], Sequence[Plan]]) -> Sequence[Plan]:
+        """Run a function that prepares answers in a thread of the engine."""
+        return await asyncio.get_running_loop().run_in_executor(self._starters, function)
+
+    def cancel(self, call: Call) -> None:
+        """End the answers of a call, within one step. Idempotent."""
+        with call.lock:
+            call.cancelled = True
+            tickets = [job.ticket for job in call.jobs if job.ticket is not None]
+        for ticket in tickets:
+            self._scheduler.cancel(ticket)
+
+    # -- threads of the engine
+
+    def _start(self, call: Call) -> None:
+        """Open the sessions and submit the answers of a call; the caller cancels it after an error."""
+        for job in call.jobs:
+            if not call.cancelled:
+                self._submit(call, job)
+
+    def _submit(self, call: Call, job: Job) -> None:
+        plan = job.plan
+        job.session = self._memory.open(plan.caller, plan.prompt_ids)
+        layers: list[Layer] = []
+        if plan.caller.speculate:
+            layers.append(PromptLookupLayer())
+            if job.session is not None:
+                layers.append(SuffixLayer(job.session))
+        room = self.context_size - len(plan.prompt_ids)
+        request = Request(
+            plan.prompt_ids,
+            layers,
+            max(1, room if plan.max_tokens is None else min(plan.max_tokens, room)),
+            plan.sampling,
+            StopStrings(plan.stops, self.texts.__getitem__) if plan.stops else None,
+            on_step=partial(call.on_step, job.index),
+            principal=plan.caller.principal,
+        )
+        with call.lock:
+            if not call.cancelled:
+                namespace = self._memory.path_of(plan.caller, plan.caller.name)
+                try:
+                    job.ticket = self._scheduler.submit(request, partial(self._done, call, job), namespace)
+                finally:
+                    if job.ticket is None:
+                        self._discard(job)
+                return
+        self._discard(job)
+
+    def _discard(self, job: Job) -> None:
+        """Close the session of an answer that was not submitted."""
+        if job.session is not None:
+            self._memory.end(job.session, (), 0, store=False, incomplete=False)
+
+    # -- the scheduler's thread
+
+    def _done(self, call: Call, job: Job, outcome: Outcome) -> None:
+        self._closer.submit(self._end, job, outcome)
+        call.put(Ended(job.index, outcome))
+
+    # -- the thread of sessions
+
+    def _end(self, job: Job, outcome: Outcome) -> None:
+        try:
+            result = outcome if isinstance(outcome, Result) else None
+            if job.session is not None:
+                self._memory.end(
+                    job.session,
+                    () if result is None else result.token_ids,
+                    len(job.plan.prompt_ids),
+                    store=result is not None and job.plan.caller.store,
+                    incomplete=result is not None and result.finish is FinishReason.CANCELLED,
+                )
+            self._on_end(job.plan, outcome)
+        except Exception:
+            _log.exception("the end of a call failed")

@@ -1,0 +1,115 @@
+"""Stored outputs of the server: sessions of an embedded engine or of a service.
+
+The namespace of a call is ``PRINCIPAL/NAME/MODEL``: callers of one principal that name the same share what
+their agents wrote, and outputs of one model never draft for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import structlog
+
+from suffixsvc.config import MAX_LABEL_CHARACTERS
+from suffixsvc.errors import LimitExceededError, SuffixError
+from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc.types import Backend, BackendSession, OutputId
+from suffixsvc_openai.engine.plans import Caller
+
+_log = structlog.get_logger(__name__)
+
+#: seconds that a step waits for a service, and that the end of a session does
+_STEP_TIMEOUT: Final = 0.05
+_CALL_TIMEOUT: Final = 10.0
+
+
+class MemorySession(BackendSession, Protocol):
+    """A session of either backend."""
+
+    @property
+    def length(self) -> int:
+        """Tokens so far, the prompt included."""
+
+    def close(self, commit: bool = True, *, incomplete: bool = False) -> OutputId | None:
+        """See ``suffixsvc.index.Session.close``."""
+
+
+class Memory(ClosedOnExit):
+    """Opens and closes sessions of calls. Thread-safe.
+
+    Args:
+        backend: the cache; it is closed with this object.
+        model: fingerprint of the model.
+        tokenizer: fingerprint of its tokenizer.
+    """
+
+    def __init__(self, backend: Backend, model: str, tokenizer: str) -> None:
+        self._backend, self._model, self._tokenizer = backend, model, tokenizer
+
+    def path_of(self, caller: Caller, name: str) -> str:
+        """Return the namespace of a principal's name."""
+        return f"{caller.principal}/{name}/{self._model}"
+
+    def open(self, caller: Caller, prompt_ids: Sequence[int]) -> MemorySession | None:
+        """Open a session with exactly this prompt; None, which is logged, if a limit does not allow it.
+
+        Raises:
+            InvalidNamespaceError, TokenizerMismatchError, UnknownNamespaceError, InvalidLabelsError.
+        """
+        labels = {name: text[:MAX_LABEL_CHARACTERS] for name, text in caller.labels.items() if text}
+        reads = [self.path_of(caller, name) for name in caller.reads]
+        try:
+            namespace = self._backend.namespace(self.path_of(caller, caller.name), self._tokenizer)
+            session: Any = namespace.open_session(prompt_ids, labels=labels, reads=reads or None)
+        except LimitExceededError as error:
+            _log.warning("no session for a call, whose output is not stored", reason=str(error))
+            return None
+        opened: MemorySession = session
+        return opened
+
+    def end(
+        self, session: MemorySession, token_ids: Sequence[int], prompt: int, *, store: bool, incomplete: bool
+    ) -> None:
+        """Close a session; failures are logged, because the answer is complete.
+
+        Args:
+            session: the session.
+            token_ids: all tokens of the answer; those that the session lacks are appended.
+            prompt: tokens of the prompt.
+            store: store the output, otherwise discard it.
+            incomplete: the model had not finished.
+        """
+        try:
+            missing = token_ids[session.length - prompt :] if store else ()
+            if missing:
+                session.step(missing, max_draft_tokens=0, at=session.length)
+            session.close(commit=store and bool(token_ids), incomplete=incomplete)
+        except SuffixError as error:
+            _log.warning("the output of a call is not stored", reason=str(error))
+            try:
+                session.close(commit=False)
+            except SuffixError as second:
+                _log.warning("a session cannot be closed", reason=str(second))
+
+    def close(self) -> None:
+        """Close the backend. Idempotent."""
+        self._backend.close()
+
+
+def open_memory(data: Path | None, service: str | None, model: str, tokenizer: str) -> Memory:
+    """Open stored outputs: of a service, else of a data folder, else in memory only.
+
+    Raises:
+        StoreError: the data folder cannot be used.
+        InvalidConfigError: the address is invalid. A service that does not answer is no error.
+    """
+    if service is not None:
+        from suffixsvc_client import ClientConfig, SuffixClient  # noqa: PLC0415  # gRPC, where it is used
+
+        config = ClientConfig(step_timeout_s=_STEP_TIMEOUT, call_timeout_s=_CALL_TIMEOUT)
+        return Memory(SuffixClient(service, config), model, tokenizer)
+    from suffixsvc import SuffixCache  # noqa: PLC0415  # the core and LMDB, where they are used
+
+    return Memory(SuffixCache(data), model, tokenizer)

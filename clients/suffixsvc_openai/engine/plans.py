@@ -1,0 +1,50 @@
+"""What a caller wants of the engine: a prompt, limits, and who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from suffixsvc_driver.sampling.settings import GREEDY, Sampling
+
+#: namespace of callers that name none
+DEFAULT_NAME: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and what may be kept of the answer.
+
+    Attributes:
+        principal: name that the API key stands for; one component of a path.
+        name: the caller's own part of the namespace, one component or more.
+        reads: names of the principal's further namespaces to draft from.
+        labels: stored with the output.
+        store: store the output.
+        speculate: draft.
+    """
+
+    principal: str = "local"
+    name: str = DEFAULT_NAME
+    reads: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    store: bool = True
+    speculate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One answer to generate.
+
+    Attributes:
+        prompt_ids: at least one token.
+        max_tokens: largest number of tokens; None for as many as the context holds.
+        stops: texts that end the answer.
+    """
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int | None = None
+    sampling: Sampling = GREEDY
+    stops: tuple[str, ...] = ()
+    caller: Caller = Caller()

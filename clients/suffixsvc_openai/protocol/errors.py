@@ -1,0 +1,138 @@
+"""Errors in the form of OpenAI's API: a status, and a body with message, type, param and code.
+
+=========  =================================================  =======================================
+status     when                                               code
+=========  =================================================  =======================================
+400        an invalid request; ``param`` names the field      context_length_exceeded, or null
+401        a missing or unknown API key                       invalid_api_key
+403        a browser's page that is not of this machine       origin_not_allowed
+404        an unknown model or URL                            model_not_found, or null
+408        the body did not arrive in time                    request_timeout
+413        the body is too large                              request_too_large
+429        the queue is full; has Retry-After                 rate_limit_exceeded
+500        a defect, or the model failed                      null
+503        the server is stopping; has Retry-After            server_stopping
+=========  =================================================  =======================================
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+from http import HTTPStatus
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from suffixsvc.errors import (
+    InvalidInputError,
+    LimitExceededError,
+    ServiceUnavailableError,
+    SuffixError,
+    TokenizerMismatchError,
+    UnknownNamespaceError,
+)
+
+#: seconds after which a refused request may be sent again; OpenAI's clients wait that long
+RETRY_SECONDS: Final = 1
+#: characters of an invalid value that an error repeats
+_SHOWN: Final = 80
+
+
+class ApiError(SuffixError):
+    """An error that is sent to the client.
+
+    Args:
+        status: HTTP status.
+        message: see :class:`~suffixsvc.errors.SuffixError`, as are ``expected``, ``got`` and ``remedy``.
+        param: the invalid field, as a path (``messages.0.role``).
+        code: see the module.
+    """
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        expected: object = None,
+        got: object = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, expected=expected, got=got, remedy=remedy)
+        self.status, self.param, self.code = status, param, code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON body."""
+        kind = "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            kind = "requests"
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the response."""
+        again = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+        return {"Retry-After": str(RETRY_SECONDS)} if self.status in again else {}
+
+
+def invalid(param: str, condition: str, *, got: object = None, remedy: str | None = None) -> ApiError:
+    """Return the error for an invalid field."""
+    return ApiError(HTTPStatus.BAD_REQUEST, f"{param} must {condition}", param=param, got=got, remedy=remedy)
+
+
+def unsupported(param: str, remedy: str | None = None) -> ApiError:
+    """Return the error for a field that this server does not support."""
+    return ApiError(
+        HTTPStatus.BAD_REQUEST, f"{param} is not supported by this server", param=param, remedy=remedy
+    )
+
+
+def of_validation(error: ValidationError) -> ApiError:
+    """Return the first error of an invalid body."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        return ApiError(HTTPStatus.BAD_REQUEST, f"the body must be JSON: {first['msg']}")
+    param = ".".join(map(str, first["loc"]))
+    text = str(first["msg"])
+    shown = repr(first["input"])[:_SHOWN]
+    if first["type"] == "missing":
+        return ApiError(HTTPStatus.BAD_REQUEST, f"{param} must be given", param=param)
+    name = param or "the body"
+    for begin, verb in (("Input should ", "must "), ("Value error, ", "must ")):
+        text = text.replace(begin, f"{name} {verb}")
+    text = text if name in text else f"{name}: {text}"
+    return ApiError(HTTPStatus.BAD_REQUEST, text, param=param or None, got=shown)
+
+
+def of_exception(error: BaseException) -> ApiError:
+    """Return the error that a client receives for an exception of the engine.
+
+    Exceptions that are not errors of the request become a 500 without details, which the caller logs.
+    """
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, (ServiceUnavailableError, CancelledError)):
+        return stopping()
+    if isinstance(error, LimitExceededError):
+        return ApiError(HTTPStatus.BAD_REQUEST, str(error), code="limit_exceeded")
+    if isinstance(error, (InvalidInputError, UnknownNamespaceError, TokenizerMismatchError)):
+        return ApiError(HTTPStatus.BAD_REQUEST, str(error))
+    return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed to process the request")
+
+
+def queue_full(error: LimitExceededError) -> ApiError:
+    """Return the error for a request that found the queue full."""
+    return ApiError(HTTPStatus.TOO_MANY_REQUESTS, str(error), code="rate_limit_exceeded")
+
+
+def stopping() -> ApiError:
+    """Return the error for a request that a stopping server refused or ended."""
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the server is stopping",
+        code="server_stopping",
+        remedy="Send the request again to its successor.",
+    )

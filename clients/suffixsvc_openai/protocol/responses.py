@@ -1,0 +1,103 @@
+"""Responses of the API: usage, metrics of speculative decoding, bodies and chunks."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from suffixsvc_driver.decode.generation import Result, StepRecord
+from suffixsvc_driver.speculation.accounting import EVIDENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Fields that all chunks of a response share.
+
+    Attributes:
+        kind: prefix of the id.
+        object: OpenAI's name of the response.
+        model: id of the model.
+        fingerprint: of the model, as ``system_fingerprint``.
+    """
+
+    kind: str
+    object: str
+    model: str
+    fingerprint: str
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def wrap(self, choices: list[dict[str, Any]], *, chunk: str = "", **more: Any) -> dict[str, Any]:
+        """Return a body.
+
+        Args:
+            choices: its choices.
+            chunk: suffix of ``object`` in a stream.
+            more: further fields.
+        """
+        return {
+            "id": f"{self.kind}-{self.id}",
+            "object": self.object + chunk,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+            **more,
+        }
+
+
+def usage_of(results: Sequence[Result], n: int) -> dict[str, Any]:
+    """Return ``usage``: each prompt is counted once, each choice's tokens are.
+
+    Args:
+        results: of each choice, those of a prompt together.
+        n: choices of each prompt.
+    """
+    firsts = results[::n]
+    prompt = sum(len(result.prompt_ids) for result in firsts)
+    written = sum(len(result.token_ids) for result in results)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+        "prompt_tokens_details": {"cached_tokens": sum(result.prefill.reused for result in firsts)},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def drafted_tokens(step: StepRecord) -> int:
+    """Return the drafted tokens of a step, without padding."""
+    return len(step.decision.sources) - step.decision.padding
+
+
+def metrics_of(results: Iterable[Result]) -> dict[str, Any]:
+    """Return ``metrics``, with the fields of vLLM and the emitted tokens by source.
+
+    ``acceptance_histogram[k]`` is the number of steps with a draft of which k tokens were accepted.
+    """
+    histogram: Counter[int] = Counter()
+    sources: Counter[str] = Counter()
+    drafted = 0
+    for result in results:
+        sources.update(EVIDENCE[source] for source in result.sources)
+        for step in result.steps:
+            tokens = drafted_tokens(step)
+            if tokens:
+                drafted += tokens
+                histogram[min(step.accepted, tokens)] += 1
+    steps = sum(histogram.values())
+    accepted = sum(length * count for length, count in histogram.items())
+    speculative = {
+        "mean_acceptance_length": 1 + accepted / steps if steps else 1.0,
+        "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+        "acceptance_histogram": [histogram[length] for length in range(max(histogram, default=-1) + 1)],
+        "num_spec_steps": steps,
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": drafted,
+        "tokens_by_source": {name: sources[name] for name in dict.fromkeys(EVIDENCE.values())},
+    }
+    return {"speculative_decoding": speculative}

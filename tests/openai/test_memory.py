@@ -1,0 +1,174 @@
+"""Stored outputs of answers, by namespace, principal and label; later answers draft from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from test_clients import ENDLESS, NO_DRAFTS, send
+
+import openai
+from conftest import client_of, running, settings_of
+from suffixsvc import SuffixCache
+from suffixsvc_driver.targets.llama.model import file_digest
+from suffixsvc_openai.app.keys import read_keys
+from suffixsvc_openai.app.run import OpenAIServer
+from support.serving import ServeProcess, eventually, socket_dir
+from support.stored import stored_outputs
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def chat(client: openai.OpenAI, **fields: Any) -> Any:
+    body = {"model": "cycle", "messages": [{"role": "user", "content": "x"}], "max_tokens": 12}
+    return client.chat.completions.create(**{**body, "temperature": 0, **fields})  # type: ignore[call-overload]
+
+
+def namespaces(data: Path) -> dict[str, int]:
+    """Number of outputs by namespace."""
+    with SuffixCache(data, background=False) as cache:
+        paths = [record.path for record in cache.namespaces()]
+        return {path: count for path in paths if (count := cache.namespace(path).stats().outputs)}
+
+
+def test_outputs_are_stored_by_the_name_that_the_client_gives(cycle: Path, data: Path) -> None:
+    with running(settings_of(cycle, data=data)) as server, client_of(server) as client:
+        chat(client)
+        chat(client, extra_body={"suffixsvc": {"namespace": "team/sql"}})
+        chat(client, extra_headers={"X-Suffixsvc-Namespace": "header"})
+        chat(client, metadata={"namespace": "meta"})
+        chat(client, extra_body={"suffixsvc": {"no_store": True, "namespace": "nothing"}})
+        chat(client, user="u1", extra_body={"suffixsvc": {"speculation": False, "namespace": "plain"}})
+    model = file_digest(cycle)
+    names = ["default", "team/sql", "header", "meta", "plain"]
+    assert namespaces(data) == {f"local/{name}/{model}": 1 for name in names}
+
+
+def test_labels_name_the_agent(cycle: Path, data: Path) -> None:
+    with running(settings_of(cycle, data=data)) as server, client_of(server) as client:
+        chat(client, user="u1", metadata={"agent": "planner"}, prompt_cache_key="c1")
+        system = {"role": "system", "content": "You are a planner."}
+        chat(client, messages=[system, {"role": "user", "content": "1"}])
+        chat(client, messages=[system, {"role": "user", "content": "2"}])
+    with SuffixCache(data, background=False) as cache:
+        [path] = [record.path for record in cache.namespaces()]
+        stored = sorted(
+            (output.output.labels for output in stored_outputs(cache, path)), key=lambda each: str(each)
+        )
+    assert {"principal": "local", "agent": "planner", "user": "u1", "prompt_cache_key": "c1"} in stored
+    hashed = [each["agent"] for each in stored if each["agent"] != "planner"]
+    assert len(hashed) == 2
+    assert hashed[0] == hashed[1]
+    assert hashed[0].startswith("agent-")
+
+
+def suffix_tokens(answer: Any) -> int:
+    found: int = answer.metrics["speculative_decoding"]["tokens_by_source"]["suffix"]
+    return found
+
+
+def sampled(client: openai.OpenAI, **fields: Any) -> Any:
+    """An answer with tokens in an order that no prompt has, the same each time."""
+    bias = {str(token): 60 for token in range(97, 123)}
+    return client.completions.create(
+        model="cycle", prompt="ab", max_tokens=60, temperature=2, seed=5, logit_bias=bias, **fields
+    )
+
+
+def test_a_second_answer_is_drafted_from_the_first(cycle: Path) -> None:
+    with running(settings_of(cycle)) as server, client_of(server) as client:
+        first, second = sampled(client), sampled(client)
+        other = sampled(client, extra_body={"suffixsvc": {"namespace": "other"}})
+        reading = sampled(client, extra_body={"suffixsvc": {"namespace": "third", "reads": ["default"]}})
+        without = sampled(client, extra_body={"suffixsvc": {"speculation": False}})
+    texts = {answer.choices[0].text for answer in (first, second, other, reading, without)}
+    assert len(texts) == 1
+    assert suffix_tokens(first) == 0
+    assert suffix_tokens(second) > 30
+    assert suffix_tokens(other) == 0
+    assert suffix_tokens(reading) > 30
+    speculative = without.metrics["speculative_decoding"]
+    assert speculative["num_draft_tokens"] == 0
+    assert speculative["tokens_by_source"]["target"] == 60
+
+
+def test_metrics_of_an_answer_agree_with_each_other(cycle: Path) -> None:
+    with running(settings_of(cycle)) as server, client_of(server) as client:
+        sampled(client)
+        found = sampled(client).metrics["speculative_decoding"]
+        text = httpx.get(f"http://{server.address}/metrics").text
+    histogram = found["acceptance_histogram"]
+    accepted = sum(length * count for length, count in enumerate(histogram))
+    assert found["num_spec_steps"] == sum(histogram) > 0
+    assert found["num_accepted_draft_tokens"] == accepted > 0
+    assert found["mean_acceptance_length"] == pytest.approx(1 + accepted / sum(histogram))
+    assert found["draft_acceptance_rate"] == pytest.approx(accepted / found["num_draft_tokens"])
+    assert sum(found["tokens_by_source"].values()) == 60
+    for name in (
+        "spec_decode_num_drafts_total",
+        "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total",
+        'spec_decode_num_accepted_tokens_per_pos_total{model_name="cycle",position="0"}',
+        "num_requests_running",
+        'request_success_total{finished_reason="length",model_name="cycle"}',
+    ):
+        assert f"suffixsvc:{name}" in text, name
+
+
+def test_principals_do_not_share(cycle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text('[keys]\n"sk-alice-1" = "alice"\n"sk-alice-2" = "alice"\n"sk-bob-123" = "bob"\n')
+    with running(settings_of(cycle, keys=read_keys(path))) as server:
+        answers = {}
+        for key in ("sk-alice-1", "sk-bob-123", "sk-alice-2"):
+            with client_of(server, key) as client:
+                answers[key] = sampled(client)
+        assert suffix_tokens(answers["sk-alice-1"]) == 0
+        assert suffix_tokens(answers["sk-bob-123"]) == 0
+        assert suffix_tokens(answers["sk-alice-2"]) > 30
+
+
+def test_a_cancelled_answer_is_stored_as_incomplete(cycle: Path, data: Path) -> None:
+    with running(settings_of(cycle, data=data, context=1 << 14)) as server:
+        client = send(server, {**ENDLESS, **NO_DRAFTS, "stream": True})
+        client.recv(1)
+        client.close()
+        eventually(lambda: server.service.engine.load == (0, 0), "it has ended")
+    [(path, outputs)] = namespaces(data).items()
+    assert outputs == 1
+    with SuffixCache(data, background=False) as cache:
+        [stored] = stored_outputs(cache, path)
+    assert stored.output.incomplete
+
+
+@pytest.fixture
+def service() -> Iterator[ServeProcess]:
+    with socket_dir() as folder, ServeProcess(folder) as process:
+        yield process.start()
+
+
+def test_a_service_stores_outputs_of_several_servers(cycle: Path, service: ServeProcess) -> None:
+    found = []
+    for _ in range(2):
+        with running(settings_of(cycle, service=service.address)) as server, client_of(server) as client:
+            found.append(suffix_tokens(sampled(client)))
+    assert found[0] == 0
+    assert found[1] > 30
+
+
+def test_answers_survive_the_death_of_the_service(cycle: Path, service: ServeProcess) -> None:
+    with running(settings_of(cycle, service=service.address)) as server, client_of(server) as client:
+        first = sampled(client).choices[0].text
+        service.kill()
+        assert sampled(client).choices[0].text == first
+        assert idle(server)
+
+
+def idle(server: OpenAIServer) -> bool:
+    return server.service.engine.load == (0, 0)

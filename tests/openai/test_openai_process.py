@@ -1,0 +1,115 @@
+"""``suffixsvc openai`` as a process: options, readiness, drain."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from test_memory import namespaces
+
+import openai
+from support.serving import PATIENCE_S, eventually
+
+
+@contextmanager
+def process_of(model: Path, folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that answers, and its address."""
+    ready = folder / "ready.json"
+    command = [sys.executable, "-m", "suffixsvc_cli", "openai", str(model), "--listen", "127.0.0.1:0"]
+    command += ["--threads", "1", "--ready-file", str(ready), *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        eventually(lambda: ready.exists() or process.poll() is not None, "the server is ready")
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        [address] = json.loads(ready.read_text())["addresses"]
+        yield process, address
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+        assert process.stderr is not None
+        process.stderr.close()
+        assert process.returncode is not None
+
+
+def client_at(address: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"http://{address}/v1", api_key="x", max_retries=0, timeout=PATIENCE_S)
+
+
+def test_a_signal_waits_for_running_answers_and_stores_them(cycle: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    options = ("--data", str(data), "--parallel", "2", "--context", "16000", "--grace-seconds", "300")
+    with process_of(cycle, tmp_path, *options) as (process, address), client_at(address) as client:
+        texts = []
+        begun = threading.Event()
+
+        def ask() -> None:
+            stream = client.completions.create(
+                model="cycle", prompt="ab", max_tokens=4000, temperature=0, stream=True,
+                extra_body={"suffixsvc": {"speculation": False}},
+            )  # fmt: skip
+            for chunk in stream:
+                begun.set()
+                texts.append(chunk.choices[0].text)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert begun.wait(PATIENCE_S)
+        process.send_signal(signal.SIGTERM)
+        refused: list[httpx.Response] = []
+
+        def draining() -> bool:
+            refused[:] = [httpx.get(f"http://{address}/health")]
+            return refused[0].status_code == 503
+
+        eventually(draining, "the server drains")
+        with pytest.raises(openai.InternalServerError) as stopping:
+            client.completions.create(model="cycle", prompt="ab")
+        assert stopping.value.status_code == 503
+        assert stopping.value.response.headers["Retry-After"]
+        thread.join()
+        assert len("".join(texts)) == 4000
+        assert process.wait(PATIENCE_S) == 0
+        assert not (tmp_path / "ready.json").exists()
+    assert list(namespaces(data).values()) == [1]
+
+
+def test_after_the_grace_period_answers_are_cancelled_and_stored(cycle: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    options = ("--data", str(data), "--context", "30000", "--parallel", "1", "--grace-seconds", "0")
+    with process_of(cycle, tmp_path, *options) as (process, address), client_at(address) as client:
+        stream = client.completions.create(
+            model="cycle", prompt="ab", max_tokens=29_000, temperature=0, stream=True,
+            extra_body={"suffixsvc": {"speculation": False}},
+        )  # fmt: skip
+        next(iter(stream))
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(openai.APIError, match="the server is stopping"):
+            list(stream)
+        assert process.wait(PATIENCE_S) == 0
+    assert list(namespaces(data).values()) == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--listen", "unix:/tmp/x"), "--listen must be HOST:PORT"),
+        (("--listen", "0.0.0.0:0"), "--api-keys FILE"),
+        (("--data", "d", "--cache", "unix:s"), "--data and --cache must not be given together"),
+        (("--api-keys", "none.toml"), "--api-keys must be a readable file"),
+    ],
+)
+def test_invalid_options_are_one_line(cycle: Path, tmp_path: Path, options: Any, message: str) -> None:
+    command = [sys.executable, "-m", "suffixsvc_cli", "openai", str(cycle), *options]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert message in ran.stderr
+    assert ran.stderr.count("\n") == 1
