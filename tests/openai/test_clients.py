@@ -8,18 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 import openai
-from conftest import LANES, QUEUE, client_of, running, settings_of
 from suffixsvc_openai.app.run import OpenAIServer
+from support.openai_serving import ENDLESS, LANES, NO_DRAFTS, QUEUE, client_of, running, send, settings_of
 from support.serving import PATIENCE_S, eventually
-
-#: more tokens than a test waits for
-ENDLESS: dict[str, Any] = {"model": "cycle", "prompt": "ab", "max_tokens": 30_000, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +27,6 @@ def plain(cycle: Path) -> Iterator[OpenAIServer]:
 
 def idle(server: OpenAIServer) -> None:
     eventually(lambda: server.service.engine.load == (0, 0), "no answer is left")
-
-
-def send(server: OpenAIServer, body: dict[str, Any]) -> socket.socket:
-    """Send a request and leave the answer unread."""
-    host, _, port = server.address.rpartition(":")
-    found = socket.create_connection((host, int(port)))
-    data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: {server.address}\r\nContent-Length: {len(data)}\r\n\r\n"
-    found.sendall(head.encode() + data)
-    return found
-
-
-NO_DRAFTS = {"suffixsvc": {"speculation": False}}
 
 
 @pytest.mark.parametrize("stream", [True, False])

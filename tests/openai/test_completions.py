@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import openai
-from conftest import cycle_text
+from support.openai_serving import cycle_text
 
 GREEDY: dict[str, Any] = {"model": "cycle", "temperature": 0}
 

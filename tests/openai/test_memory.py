@@ -8,14 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
-from test_clients import ENDLESS, NO_DRAFTS, send
 
 import openai
-from conftest import client_of, running, settings_of
 from suffixsvc import SuffixCache
 from suffixsvc_driver.targets.llama.model import file_digest
 from suffixsvc_openai.app.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
+from support.openai_serving import ENDLESS, NO_DRAFTS, client_of, namespaces, running, send, settings_of
 from support.serving import ServeProcess, eventually, socket_dir
 from support.stored import stored_outputs
 
@@ -28,13 +27,6 @@ def data(tmp_path: Path) -> Path:
 def chat(client: openai.OpenAI, **fields: Any) -> Any:
     body = {"model": "cycle", "messages": [{"role": "user", "content": "x"}], "max_tokens": 12}
     return client.chat.completions.create(**{**body, "temperature": 0, **fields})  # type: ignore[call-overload]
-
-
-def namespaces(data: Path) -> dict[str, int]:
-    """Number of outputs by namespace."""
-    with SuffixCache(data, background=False) as cache:
-        paths = [record.path for record in cache.namespaces()]
-        return {path: count for path in paths if (count := cache.namespace(path).stats().outputs)}
 
 
 def test_outputs_are_stored_by_the_name_that_the_client_gives(cycle: Path, data: Path) -> None:

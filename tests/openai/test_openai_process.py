@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
-from test_memory import namespaces
 
 import openai
+from support.openai_serving import namespaces
 from support.serving import PATIENCE_S, eventually
 
 

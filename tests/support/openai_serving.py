@@ -1,0 +1,83 @@
+"""OpenAI-compatible servers in tests, on tiny models whose answers are known."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+from suffixsvc import SuffixCache
+from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
+from suffixsvc_driver.targets.llama.context_settings import ContextSettings
+from suffixsvc_openai.app.keys import Keys
+from suffixsvc_openai.app.run import OpenAIServer, ServerSettings
+from suffixsvc_openai.engine.engine import EngineSettings
+from support.serving import PATIENCE_S
+from support.tiny_gguf import SPECIAL
+
+#: the line that the model "cycle" repeats
+CYCLE = "abcdefgh\n"
+TURN_END = 256 + SPECIAL.index("<|im_end|>")
+CONTEXT = 2048
+LANES = 2
+QUEUE = 8  # of which one namespace may take half
+
+
+#: more tokens than a test waits for
+ENDLESS: dict[str, Any] = {"model": "cycle", "prompt": "ab", "max_tokens": 30_000, "temperature": 0}
+NO_DRAFTS = {"suffixsvc": {"speculation": False}}
+
+
+def cycle_text(start: str, tokens: int) -> str:
+    """What the cycle writes after a text that ends in ``start``, one of its characters."""
+    at = CYCLE.index(start) + 1
+    return (CYCLE[at:] + CYCLE * tokens)[:tokens]
+
+
+def settings_of(
+    model: Path, *, lanes: int = LANES, context: int = CONTEXT, keys: Keys | None = None, **more: Any
+) -> ServerSettings:
+    """Settings of a server with one thread on a free port; ``more`` are fields of EngineSettings."""
+    sizes = ContextSettings(
+        context_size=context, slots=lanes, threads=1, kv_type="f32", flash_attention=False
+    )
+    # drafts do not depend on the time that steps take
+    drafting = DriverConfig(policy=Policy.FIRST_MATCH, min_match_tokens=1)
+    engine = EngineSettings(model, sizes, **{"queue_size": QUEUE, "driver": drafting, **more})
+    return ServerSettings(engine, model.stem, port=0, keys=keys or Keys(), grace_seconds=PATIENCE_S)
+
+
+@contextlib.contextmanager
+def running(settings: ServerSettings) -> Iterator[OpenAIServer]:
+    """A server that answers."""
+    with OpenAIServer(settings) as server:
+        server.start()
+        yield server
+
+
+def client_of(server: OpenAIServer, key: str = "unused") -> openai.OpenAI:
+    """OpenAI's own client, without retries."""
+    return openai.OpenAI(
+        base_url=f"http://{server.address}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S
+    )
+
+
+def send(server: OpenAIServer, body: dict[str, Any]) -> socket.socket:
+    """Send a request and leave the answer unread."""
+    host, _, port = server.address.rpartition(":")
+    found = socket.create_connection((host, int(port)))
+    data = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {server.address}\r\nContent-Length: {len(data)}\r\n\r\n"
+    found.sendall(head.encode() + data)
+    return found
+
+
+def namespaces(data: Path) -> dict[str, int]:
+    """Number of outputs by namespace."""
+    with SuffixCache(data, background=False) as cache:
+        paths = [record.path for record in cache.namespaces()]
+        return {path: count for path in paths if (count := cache.namespace(path).stats().outputs)}
