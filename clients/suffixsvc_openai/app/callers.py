@@ -16,7 +16,7 @@ from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidNamespaceError
 from suffixsvc_openai.engine.plans import DEFAULT_NAME, Caller
 from suffixsvc_openai.protocol.errors import ApiError, invalid
-from suffixsvc_openai.protocol.requests import GenerationRequest
+from suffixsvc_openai.protocol.generation_request import GenerationRequest
 
 NAMESPACE_HEADER: Final = "x-suffixsvc-namespace"
 AGENT_HEADER: Final = "x-suffixsvc-agent"

@@ -12,9 +12,9 @@ from fastapi.responses import Response
 from suffixsvc_openai.app.callers import Speaker, caller_of, texts_of
 from suffixsvc_openai.app.responding import Responder
 from suffixsvc_openai.app.service import Service
+from suffixsvc_openai.protocol.chat_request import ChatRequest
+from suffixsvc_openai.protocol.envelope import Envelope
 from suffixsvc_openai.protocol.errors import unsupported
-from suffixsvc_openai.protocol.requests import ChatRequest
-from suffixsvc_openai.protocol.responses import Envelope
 
 
 @dataclass(frozen=True, slots=True)

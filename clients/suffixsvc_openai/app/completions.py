@@ -12,8 +12,8 @@ from fastapi.responses import Response
 from suffixsvc_openai.app.callers import Speaker, caller_of
 from suffixsvc_openai.app.responding import Responder
 from suffixsvc_openai.app.service import Service
-from suffixsvc_openai.protocol.requests import COMPLETION_TOKENS, CompletionRequest
-from suffixsvc_openai.protocol.responses import Envelope
+from suffixsvc_openai.protocol.completion_request import COMPLETION_TOKENS, CompletionRequest
+from suffixsvc_openai.protocol.envelope import Envelope
 
 
 @dataclass(frozen=True, slots=True)

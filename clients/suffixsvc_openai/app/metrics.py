@@ -13,7 +13,7 @@ from suffixsvc_driver.decode.requests import Outcome
 from suffixsvc_driver.decode.scheduler import Load
 from suffixsvc_driver.speculation.accounting import EVIDENCE
 from suffixsvc_openai.engine.plans import Plan
-from suffixsvc_openai.protocol.responses import drafted_tokens
+from suffixsvc_openai.protocol.usage import drafted_tokens
 
 _PREFIX: Final = "suffixsvc"
 _SECONDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)

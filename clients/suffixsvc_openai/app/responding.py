@@ -13,8 +13,9 @@ from suffixsvc_openai.app.choices import Answer
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.app.streaming import EventStream, event, while_connected
 from suffixsvc_openai.engine.call import Call, Ended, Written
-from suffixsvc_openai.protocol.requests import GenerationRequest
-from suffixsvc_openai.protocol.responses import Envelope, metrics_of, usage_of
+from suffixsvc_openai.protocol.envelope import Envelope
+from suffixsvc_openai.protocol.generation_request import GenerationRequest
+from suffixsvc_openai.protocol.usage import metrics_of, usage_of
 
 
 class Choice(Protocol):

@@ -21,7 +21,7 @@ from suffixsvc_openai.engine.call import Call
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Caller, Plan
 from suffixsvc_openai.protocol.errors import ApiError, invalid, queue_full, stopping
-from suffixsvc_openai.protocol.requests import GenerationRequest, unknown_fields
+from suffixsvc_openai.protocol.generation_request import GenerationRequest, unknown_fields
 
 _SEEDS: Final = 1 << 63
 

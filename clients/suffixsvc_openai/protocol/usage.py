@@ -1,53 +1,13 @@
-"""Responses of the API: usage, metrics of speculative decoding, bodies and chunks."""
+"""Usage and metrics of speculative decoding, as responses report them."""
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from suffixsvc_driver.decode.generation import Result, StepRecord
 from suffixsvc_driver.speculation.accounting import EVIDENCE
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """Fields that all chunks of a response share.
-
-    Attributes:
-        kind: prefix of the id.
-        object: OpenAI's name of the response.
-        model: id of the model.
-        fingerprint: of the model, as ``system_fingerprint``.
-    """
-
-    kind: str
-    object: str
-    model: str
-    fingerprint: str
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def wrap(self, choices: list[dict[str, Any]], *, chunk: str = "", **more: Any) -> dict[str, Any]:
-        """Return a body.
-
-        Args:
-            choices: its choices.
-            chunk: suffix of ``object`` in a stream.
-            more: further fields.
-        """
-        return {
-            "id": f"{self.kind}-{self.id}",
-            "object": self.object + chunk,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.fingerprint,
-            "choices": choices,
-            **more,
-        }
 
 
 def usage_of(results: Sequence[Result], n: int) -> dict[str, Any]:

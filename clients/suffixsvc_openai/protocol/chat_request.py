@@ -1,0 +1,82 @@
+"""``POST /v1/chat/completions`` as a pydantic model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from suffixsvc_openai.protocol.errors import invalid, unsupported
+from suffixsvc_openai.protocol.generation_request import Body, GenerationRequest
+
+
+def _text_of(content: Any) -> Any:
+    """Join the text parts of a message's content; other kinds of content are refused."""
+    if not isinstance(content, list):
+        return content
+    texts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("text") if isinstance(part, dict) else None
+        if kind == "refusal":
+            text = part.get("refusal")
+        if kind not in ("text", "refusal") or not isinstance(text, str):
+            raise ValueError(f"have parts of type text only: this server has no other input; got {kind!r}")
+        texts.append(text)
+    return "".join(texts)
+
+
+class Message(Body):
+    """A message of a chat; ``content`` is its text, parts joined."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(_text_of)] = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatRequest(GenerationRequest):
+    """``POST /v1/chat/completions``."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None  # a hint, which is not used
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+
+    def check(self) -> None:
+        """Refuse what is not supported, and messages without content. Raises ApiError."""
+        if self.logprobs:
+            raise unsupported("logprobs")
+        if self.top_logprobs:
+            raise unsupported("top_logprobs")
+        for name in ("functions", "function_call"):
+            if getattr(self, name) is not None:
+                raise unsupported(name)
+        for name in ("audio", "web_search_options"):
+            if getattr(self, name) is not None:
+                raise unsupported(name)
+        if self.modalities is not None and self.modalities != ["text"]:
+            raise invalid("modalities", 'be ["text"]', got=self.modalities)
+        for at, message in enumerate(self.messages):
+            if message.content is None and not (message.role == "assistant" and message.tool_calls):
+                raise invalid(f"messages.{at}.content", "be a text, or parts of type text", got=None)
+
+    @property
+    def limit(self) -> int | None:
+        """Largest number of tokens to generate; None for as many as the context holds."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens

@@ -1,0 +1,46 @@
+"""``POST /v1/completions`` as a pydantic model."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from suffixsvc_openai.protocol.errors import invalid, unsupported
+from suffixsvc_openai.protocol.generation_request import MAX_CHOICES, GenerationRequest
+
+#: tokens a completion has by default, as OpenAI's
+COMPLETION_TOKENS: Final = 16
+
+
+class CompletionRequest(GenerationRequest):
+    """``POST /v1/completions``. ``prompt`` is a text, its tokens, or a list of either."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    echo: bool | None = None
+    best_of: int | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+
+    def check(self) -> None:
+        """Refuse what is not supported. Raises ApiError."""
+        if self.logprobs is not None:
+            raise unsupported("logprobs")
+        if self.suffix:
+            raise unsupported("suffix")
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise invalid("best_of", "equal n: this server does not rank answers", got=self.best_of)
+        if len(self.prompts) * (self.n or 1) > MAX_CHOICES:
+            raise invalid(
+                "prompt", f"have at most {MAX_CHOICES} texts, times n", got=len(self.prompts) * (self.n or 1)
+            )
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Each prompt, as a text or tokens. Raises ApiError if there is none."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        if not prompt:
+            raise invalid("prompt", "not be empty")
+        if isinstance(prompt[0], int):
+            return [[int(token) for token in prompt]]
+        return list(prompt)

@@ -1,0 +1,120 @@
+"""Fields that requests share, as pydantic models, and the driver's settings that they stand for.
+
+Types are strict, as OpenAI's are: ``"0.5"`` is not a number. Unknown fields are kept apart and ignored
+(:func:`unknown_fields`); fields that would change the answer but are not supported are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from suffixsvc_driver.sampling.settings import Sampling
+
+#: OpenAI's limit
+MAX_STOPS: Final = 4
+MAX_STOP_CHARACTERS: Final = 1000
+#: choices of one request, over all its prompts
+MAX_CHOICES: Final = 64
+MAX_METADATA: Final = 16
+MAX_BIASES: Final = 1024
+
+
+class Body(BaseModel):
+    """A JSON object whose types are strict and whose unknown fields are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+
+def unknown_fields(body: BaseModel) -> list[str]:
+    """Return the names of the fields that the model does not know, on its first level."""
+    return sorted(body.model_extra or {})
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _stops(texts: list[str] | None) -> list[str] | None:
+    if texts is not None and len(texts) > MAX_STOPS:
+        raise ValueError(f"have at most {MAX_STOPS} strings")
+    for text in texts or ():
+        if not 0 < len(text) <= MAX_STOP_CHARACTERS:
+            raise ValueError(f"be strings of 1 to {MAX_STOP_CHARACTERS} characters")
+    return texts
+
+
+class StreamOptions(Body):
+    """``stream_options``."""
+
+    include_usage: bool | None = None
+
+
+class Suffixsvc(Body):
+    """``suffixsvc``: this server's own options.
+
+    Attributes:
+        namespace: the part of the namespace's path that the client chooses.
+        reads: further namespaces of the same principal to draft from.
+        agent: label of the stored output.
+        no_store: do not store the output.
+        speculation: draft at all.
+    """
+
+    namespace: str | None = None
+    reads: Annotated[list[str] | None, Field(max_length=7)] = None
+    agent: str | None = None
+    no_store: bool = False
+    speculation: bool = True
+
+
+class GenerationRequest(Body):
+    """Fields that chat and text completions share."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stop: Annotated[list[str] | None, BeforeValidator(_as_list), AfterValidator(_stops)] = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        None, max_length=MAX_BIASES
+    )
+    max_tokens: int | None = Field(None, ge=1)
+    metadata: dict[str, str] | None = Field(None, max_length=MAX_METADATA)
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    suffixsvc: Suffixsvc = Suffixsvc()
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a chunk of usage and metrics."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def sampling(self, seed: int) -> Sampling:
+        """Return the driver's settings. A bias of -100 bans a token, as OpenAI describes it.
+
+        Args:
+            seed: of this choice.
+        """
+        bias = {token: float("-inf") if at == -100 else at for token, at in (self.logit_bias or {}).items()}
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=max(0, self.top_k or 0),
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=self.min_p or 0.0,
+            seed=seed,
+            repeat_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            logit_bias=bias,
+        )
