@@ -132,7 +132,8 @@ def test_a_chat_answers_and_ends(brief_client: openai.OpenAI) -> None:
     )
     body: Any = raw.http_response.json()
     assert body["choices"][0]["logprobs"] is None
-    assert body["choices"][0]["message"] == {"role": "assistant", "content": "o", "refusal": None}
+    expected = {"role": "assistant", "content": "o", "refusal": None, "annotations": []}
+    assert body["choices"][0]["message"] == expected
     assert body["choices"][0]["finish_reason"] == "length"
 
 

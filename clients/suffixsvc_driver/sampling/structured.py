@@ -24,6 +24,8 @@ from suffixsvc.errors import GrammarError
 MAX_LENGTH: Final = 1 << 17
 #: nested repetitions of a pattern, multiplied
 MAX_REPETITIONS: Final = 10_000
+#: blanks between two symbols of flexible JSON; without a bound, a model may write nothing else
+_BLANKS: Final = r"[\x20\x0A\x0D\x09]{1,40}"
 #: range of multipleOf
 MULTIPLES: Final = (1e-6, 1e4)
 
@@ -106,6 +108,29 @@ class Regex:
     def __post_init__(self) -> None:
         _check_text("the regular expression", self.pattern)
         _check_keyword("the regular expression", self.pattern)
+
+
+def json_options(value: JsonSchema | JsonObject) -> dict[str, Any]:
+    """Return llguidance's options of a value."""
+    strict = isinstance(value, JsonSchema) and value.strict
+    return {
+        "whitespace_flexible": not strict,
+        "whitespace_pattern": None if strict else _BLANKS,
+        "item_separator": ",",
+        "key_separator": ":",
+        "coerce_one_of": False,
+        "lenient": isinstance(value, JsonSchema) and not strict,
+    }
+
+
+def json_schema(value: JsonSchema | JsonObject) -> str:
+    """Return the schema of a value, as JSON text."""
+    return str(value.schema) if isinstance(value, JsonSchema) else '{"type":"object"}'
+
+
+def embedded_json(value: JsonSchema | JsonObject) -> str:
+    """Return the JSON text that stands for a value after ``%json`` in a :class:`Lark` grammar."""
+    return json.dumps({**json.loads(json_schema(value)), "x-guidance": json_options(value)})
 
 
 #: what llguidance compiles

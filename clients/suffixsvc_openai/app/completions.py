@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from suffixsvc_openai.app.callers import Speaker, caller_of
 from suffixsvc_openai.app.responding import Responder
 from suffixsvc_openai.app.service import Service
+from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.protocol.completion_request import COMPLETION_TOKENS, CompletionRequest
 from suffixsvc_openai.protocol.envelope import Envelope
 
@@ -56,8 +57,8 @@ async def completions(service: Service, request: Request) -> Response:
     body.check()
     prompts, engine = body.prompts, service.engine
 
-    def tokens() -> Sequence[tuple[int, ...]]:
-        return [engine.tokenize(each) if isinstance(each, str) else tuple(each) for each in prompts]
+    def tokens() -> Sequence[Prompt]:
+        return [Prompt(engine.tokenize(each) if isinstance(each, str) else tuple(each)) for each in prompts]
 
     limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     caller = caller_of(principal, request.headers, body, Speaker())

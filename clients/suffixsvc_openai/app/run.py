@@ -30,6 +30,7 @@ from suffixsvc_openai.app.application import create_application
 from suffixsvc_openai.app.keys import Keys
 from suffixsvc_openai.app.metrics import Metrics
 from suffixsvc_openai.app.service import Service
+from suffixsvc_openai.chat.chat_model import ChatModel
 from suffixsvc_openai.engine.engine import Engine, EngineSettings
 
 _log = structlog.get_logger(__name__)
@@ -82,8 +83,9 @@ class OpenAIServer(ClosedOnExit):
             self._socket = opened.enter_context(_listen(settings))
             metrics = Metrics(settings.model)
             engine = opened.enter_context(Engine(settings.engine, metrics.ended))
+            chat = opened.enter_context(ChatModel(engine))
             metrics.watch(lambda: engine.load)
-            self.service = Service(engine, settings.keys, metrics, settings.model)
+            self.service = Service(engine, chat, settings.keys, metrics, settings.model)
             config = uvicorn.Config(
                 create_application(self.service),
                 log_config=None,

@@ -5,28 +5,29 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import Request
 
-from suffixsvc.errors import InvalidInputError, LimitExceededError, ModelError
+from suffixsvc.errors import InvalidInputError, LimitExceededError
 from suffixsvc_openai.app.bodies import B, read_body
 from suffixsvc_openai.app.keys import Keys
 from suffixsvc_openai.app.metrics import Metrics
 from suffixsvc_openai.app.streaming import while_connected
+from suffixsvc_openai.chat.chat_model import ChatModel
 from suffixsvc_openai.engine.call import Call
 from suffixsvc_openai.engine.engine import Engine
-from suffixsvc_openai.engine.plans import Caller, Plan
+from suffixsvc_openai.engine.plans import Caller, Plan, Prompt
 from suffixsvc_openai.protocol.errors import ApiError, invalid, queue_full, stopping
 from suffixsvc_openai.protocol.generation_request import GenerationRequest, unknown_fields
 
 _SEEDS: Final = 1 << 63
 
-#: makes the tokens of each prompt of a request; runs in a thread
-Prompts = Callable[[], Sequence[tuple[int, ...]]]
+#: makes the prompts of a request; runs in a thread
+Prompts = Callable[[], Sequence[Prompt]]
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class Service:
 
     Attributes:
         engine: the model.
+        chat: its chat.
         keys: API keys.
         metrics: metrics.
         model: id of the model.
@@ -42,6 +44,7 @@ class Service:
     """
 
     engine: Engine
+    chat: ChatModel
     keys: Keys
     metrics: Metrics
     model: str
@@ -130,20 +133,21 @@ class Service:
         for prompt in self._checked(prompts, param):
             for choice in range(body.n or 1):
                 try:
-                    sampling = body.sampling(seed + choice)
+                    sampling = replace(body.sampling(seed + choice), grammar=prompt.grammar)
                 except InvalidInputError as error:
                     raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from None
-                plans.append(Plan(prompt, limit, sampling, tuple(body.stop or ()), caller))
+                stops = tuple(body.stop or ())
+                plans.append(Plan(prompt.token_ids, limit, sampling, stops, caller, prompt.compiled))
         self._check_biases(body)
         return plans
 
-    def _checked(self, prompts: Prompts, param: str) -> Sequence[tuple[int, ...]]:
+    def _checked(self, prompts: Prompts, param: str) -> Sequence[Prompt]:
         try:
             found = prompts()
-        except ModelError as error:  # of the chat template
-            raise ApiError(HTTPStatus.BAD_REQUEST, str(error), param=param) from None
+        except (InvalidInputError, LimitExceededError) as error:  # of the chat template
+            raise ApiError(HTTPStatus.BAD_REQUEST, str(error), param=getattr(error, "param", param)) from None
         room, size = self.engine.context_size, self.engine.model.vocab_size
-        for tokens in found:
+        for tokens in (prompt.token_ids for prompt in found):
             if not tokens:
                 raise invalid(param, "have at least one token")
             if min(tokens) < 0 or max(tokens) >= size:

@@ -28,12 +28,15 @@ from suffixsvc_driver.decode.running_batch import RunningBatch
 from suffixsvc_driver.decode.scheduler import Load, Scheduler
 from suffixsvc_driver.drafts.events import FinishReason
 from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.layers.grammar import grammar_layers
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.policy.calibration import Calibrator
+from suffixsvc_driver.sampling.structured import Structured
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.llama.context_settings import ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel
+from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_openai.engine.call import Call, Ended, Job
 from suffixsvc_openai.engine.memory import open_memory
@@ -90,7 +93,7 @@ class Engine(ClosedOnExit):
         self._on_end = on_end
         with ExitStack() as opened:
             self.model = opened.enter_context(LlamaModel(settings.model))
-            target = opened.enter_context(ParallelLlama(self.model, settings.context))
+            self._target = target = opened.enter_context(ParallelLlama(self.model, settings.context))
             self.texts = self.model.vocabulary.texts
             self.context_size = target.context_size
             self.eog_ids = target.eog_ids
@@ -125,6 +128,14 @@ class Engine(ClosedOnExit):
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a whole prompt."""
         return tuple(prompt_tokens(self.model, text))
+
+    def compile(self, grammar: Structured) -> StructuredGrammar:
+        """Compile a grammar, in bounded time. Blocks.
+
+        Raises:
+            GrammarError: it is malformed, not supported, or takes too long.
+        """
+        return self._target.compiler.compile(grammar)
 
     async def start(self, plans: Sequence[Plan]) -> Call:
         """Submit answers that are generated at the same time as far as lanes are free.
@@ -167,6 +178,7 @@ class Engine(ClosedOnExit):
         job.session = self._memory.open(plan.caller, plan.prompt_ids)
         layers: list[Layer] = []
         if plan.caller.speculate:
+            layers += grammar_layers(self._target, plan.sampling)
             layers.append(PromptLookupLayer())
             if job.session is not None:
                 layers.append(SuffixLayer(job.session))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from suffixsvc_driver.sampling.settings import GREEDY, Sampling
+from suffixsvc_driver.sampling.structured import Structured
+from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar
 
 #: namespace of callers that name none
 DEFAULT_NAME: Final = "default"
@@ -34,6 +36,21 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt, and what binds the answers to it.
+
+    Attributes:
+        token_ids: its tokens.
+        grammar: what an answer must match; None for any text.
+        compiled: the compiled grammar (:meth:`Engine.compile`).
+    """
+
+    token_ids: tuple[int, ...]
+    grammar: Structured | None = None
+    compiled: StructuredGrammar | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One answer to generate.
 
@@ -41,6 +58,8 @@ class Plan:
         prompt_ids: at least one token.
         max_tokens: largest number of tokens; None for as many as the context holds.
         stops: texts that end the answer.
+        compiled: the grammar of ``sampling``, which stays compiled as long as this object is referenced, so
+            that the scheduler does not wait for its compilation.
     """
 
     prompt_ids: tuple[int, ...]
@@ -48,3 +67,4 @@ class Plan:
     sampling: Sampling = GREEDY
     stops: tuple[str, ...] = ()
     caller: Caller = Caller()
+    compiled: StructuredGrammar | None = None

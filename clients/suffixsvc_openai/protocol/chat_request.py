@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from suffixsvc_openai.chat.history import check_calls
+from suffixsvc_openai.chat.turn import ChatTurn
 from suffixsvc_openai.protocol.errors import invalid, unsupported
 from suffixsvc_openai.protocol.generation_request import Body, GenerationRequest
 
@@ -14,6 +16,8 @@ def _text_of(content: Any) -> Any:
     """Join the text parts of a message's content; other kinds of content are refused."""
     if not isinstance(content, list):
         return content
+    if not content:
+        raise ValueError("have at least one part")
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
@@ -45,8 +49,9 @@ class ChatRequest(GenerationRequest):
     top_logprobs: int | None = None
     response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Any = None
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     functions: list[Any] | None = None
     function_call: Any = None
     modalities: list[str] | None = None
@@ -74,7 +79,24 @@ class ChatRequest(GenerationRequest):
             raise invalid("modalities", 'be ["text"]', got=self.modalities)
         for at, message in enumerate(self.messages):
             if message.content is None and not (message.role == "assistant" and message.tool_calls):
-                raise invalid(f"messages.{at}.content", "be a text, or parts of type text", got=None)
+                raise invalid(f"messages[{at}].content", "be a text, or parts of type text", got=None)
+
+    def turn(self) -> ChatTurn:
+        """Return the turn that is asked for.
+
+        Raises:
+            ApiError, MessageError, ToolError: messages, tools or the format are invalid.
+        """
+        messages = [message.model_dump(exclude_none=True) for message in self.messages]
+        check_calls(messages)
+        return ChatTurn.of(
+            messages,
+            tools=self.tools,
+            tool_choice=self.tool_choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            response_format=self.response_format,
+            variables=self.chat_template_kwargs,
+        )
 
     @property
     def limit(self) -> int | None:

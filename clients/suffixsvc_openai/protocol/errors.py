@@ -17,6 +17,7 @@ status     when                                               code
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from http import HTTPStatus
 from typing import Any, Final
@@ -44,7 +45,7 @@ class ApiError(SuffixError):
     Args:
         status: HTTP status.
         message: see :class:`~suffixsvc.errors.SuffixError`, as are ``expected``, ``got`` and ``remedy``.
-        param: the invalid field, as a path (``messages.0.role``).
+        param: the invalid field, as a path (``messages[0].role``).
         code: see the module.
     """
 
@@ -95,7 +96,7 @@ def of_validation(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         return ApiError(HTTPStatus.BAD_REQUEST, f"the body must be JSON: {first['msg']}")
-    param = ".".join(map(str, first["loc"]))
+    param = _path(first["loc"])
     text = str(first["msg"])
     shown = repr(first["input"])[:_SHOWN]
     if first["type"] == "missing":
@@ -105,6 +106,11 @@ def of_validation(error: ValidationError) -> ApiError:
         text = text.replace(begin, f"{name} {verb}")
     text = text if name in text else f"{name}: {text}"
     return ApiError(HTTPStatus.BAD_REQUEST, text, param=param or None, got=shown)
+
+
+def _path(parts: Iterable[int | str]) -> str:
+    """Return the path of a field, as ``messages[0].role``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
 
 
 def of_exception(error: BaseException) -> ApiError:
@@ -119,7 +125,8 @@ def of_exception(error: BaseException) -> ApiError:
     if isinstance(error, LimitExceededError):
         return ApiError(HTTPStatus.BAD_REQUEST, str(error), code="limit_exceeded")
     if isinstance(error, (InvalidInputError, UnknownNamespaceError, TokenizerMismatchError)):
-        return ApiError(HTTPStatus.BAD_REQUEST, str(error))
+        param: str | None = getattr(error, "param", None)  # of messages and tools
+        return ApiError(HTTPStatus.BAD_REQUEST, str(error), param=param)
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed to process the request")
 
 

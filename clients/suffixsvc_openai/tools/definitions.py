@@ -49,6 +49,8 @@ class ToolSet:
         schemas: dict[str, Mapping[str, Any]] = {}
         for i, tool in enumerate(tools):
             function = tool.get("function") if isinstance(tool, Mapping) else None
+            if isinstance(tool, Mapping) and tool.get("type", "function") != "function":
+                raise ToolError(f"tools[{i}].type", 'be "function"', got=repr(tool["type"])[:60])
             if not isinstance(function, Mapping):
                 raise ToolError(f"tools[{i}].function", "be an object", got=str(function)[:60])
             name, schema = function.get("name"), function.get("parameters")
@@ -71,15 +73,19 @@ class ToolSet:
         """The names, in the order of the request."""
         return tuple(self.schemas)
 
-    def only(self, name: str) -> ToolSet:
+    def only(self, name: str, param: str = "tool_choice") -> ToolSet:
         """Return the set of one tool.
+
+        Args:
+            name: its name.
+            param: field that names it, for the error.
 
         Raises:
             ToolError: there is no such tool.
         """
         if name not in self.schemas:
             known = ", ".join(self.schemas) or "no tool"
-            raise ToolError("tool_choice", f"name one of: {known}"[:200], got=repr(name)[:80])
+            raise ToolError(param, f"be one of: {known}"[:200], got=repr(name)[:80])
         return ToolSet({name: self.schemas[name]})
 
     def __contains__(self, name: object) -> bool:

@@ -11,16 +11,23 @@ Syntax: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
+from suffixsvc_driver.sampling.structured import JsonObject, JsonSchema, embedded_json
 from suffixsvc_openai.tools.definitions import ToolSet
-from suffixsvc_openai.tools.formats import SYNTAX, Syntax, ToolFormat
+from suffixsvc_openai.tools.formats import SYNTAX, ToolFormat
 
 #: calls of one answer: small models repeat a call for as long as they may
 _MAX_CALLS: Final = 64
+#: texts of the formats that may be special tokens
+_SPECIAL: Final = re.compile(r"(</?tool_call>|\[TOOL_CALLS\]|\[ARGS\])")
 #: JSON as templates write it (json.dumps): one way to write a value
-_WHITESPACE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_JSON: Final = {
+    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True,
+}  # fmt: skip
 #: keywords beside which additional properties are left open: they may allow some
 _OPEN: Final = (
     "additionalProperties", "unevaluatedProperties", "patternProperties", "allOf", "anyOf", "oneOf", "not",
@@ -33,7 +40,8 @@ def tool_grammar(
     tools: ToolSet,
     *,
     parallel: bool = True,
-    marker_token: int | None = None,
+    special_ids: Mapping[str, int] = MappingProxyType({}),
+    answer: JsonObject | JsonSchema | None = None,
 ) -> str:
     """Return the grammar of one or more calls.
 
@@ -43,15 +51,20 @@ def tool_grammar(
         tool_format: of the model.
         tools: the callable tools, at least one: :meth:`ToolSet.only` for a named choice.
         parallel: allow several calls.
-        marker_token: id of the format's marker (``SYNTAX[tool_format].marker``), if that is a special token:
-            llguidance matches those by their ids only.
+        special_ids: ids of the tokens without text, by their spelling: llguidance matches those by their ids
+            only.
+        answer: what the answer may be instead of calls.
     """
     syntax = SYNTAX[tool_format]
-    marker = f"<[{marker_token}]>" if marker_token is not None and syntax.marker else _literal(syntax.marker)
+
+    def fixed(text: str) -> str:
+        return _fixed(text, special_ids)
+
+    marker = fixed(syntax.marker)
     more = f"{{0,{_MAX_CALLS - 1}}}" if parallel else "{0}"
     match tool_format:
         case ToolFormat.HERMES:
-            one = rf'{marker} "\n" call "\n</tool_call>"'
+            one = rf'{marker} "\n" call "\n" {fixed("</tool_call>")}'
             start = _repeated(one, rf'"\n" {one}', more)
         case ToolFormat.LLAMA3:
             start = _repeated("call", '"; " call', more)
@@ -60,10 +73,16 @@ def tool_grammar(
             start = f'{marker} "[" {calls} "]"'
         case ToolFormat.MISTRAL_V13:
             start = _repeated(f"{marker} call", f"{marker} call", more)
-    lines = [f"start: {start}", "call: " + " | ".join(f"call_{i}" for i in range(len(tools)))]
+    lines = [
+        f"start: {start}" if answer is None else f"start: calls | answer\ncalls: {start}",
+        "call: " + " | ".join(f"call_{i}" for i in range(len(tools))),
+    ]
     for i, name in enumerate(tools.names):
-        lines.append(f"call_{i}: {_call(syntax, name, f'arguments_{i}')}")
+        head = fixed(f"{name}[ARGS]") if syntax.named else _literal(_head(name, syntax.arguments_key))
+        lines.append(f"call_{i}: {head} arguments_{i}" + ("" if syntax.named else ' "}"'))
         lines.append(f"arguments_{i}: %json {_schema(tools.schemas[name])}")
+    if answer is not None:
+        lines.append(f"answer: %json {embedded_json(answer)}")
     return "\n".join(lines) + "\n"
 
 
@@ -71,11 +90,17 @@ def _repeated(first: str, following: str, more: str) -> str:
     return first if more == "{0}" else f"{first} ({following}){more}"
 
 
-def _call(syntax: Syntax, name: str, arguments: str) -> str:
-    if syntax.named:
-        return f"{_literal(f'{name}[ARGS]')} {arguments}"
-    head = f'{{"name": {json.dumps(name)}, "{syntax.arguments_key}": '
-    return f'{_literal(head)} {arguments} "}}"'
+def _head(name: str, arguments_key: str) -> str:
+    return f'{{"name": {json.dumps(name)}, "{arguments_key}": '
+
+
+def _fixed(text: str, special_ids: Mapping[str, int]) -> str:
+    """Return a text of the format, in which special tokens are matched by their ids."""
+    parts = (part for part in _SPECIAL.split(text) if part)
+    return " ".join(
+        f"<[{special_ids[part]}]>" if part in special_ids and _SPECIAL.fullmatch(part) else _literal(part)
+        for part in parts
+    )
 
 
 def _schema(schema: Mapping[str, Any]) -> str:
@@ -86,7 +111,7 @@ def _schema(schema: Mapping[str, Any]) -> str:
         closed["type"] = "object"
     if "properties" in closed and not any(key in closed for key in _OPEN):
         closed["additionalProperties"] = False
-    closed["x-guidance"] = _WHITESPACE
+    closed["x-guidance"] = _JSON
     return json.dumps(closed)
 
 

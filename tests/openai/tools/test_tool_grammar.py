@@ -111,7 +111,7 @@ def test_a_schema_that_leaves_arguments_open_permits_any() -> None:
 
 def test_a_marker_that_is_a_special_token_is_matched_by_its_id() -> None:
     for tool_format in (MISTRAL, MISTRAL_V13):
-        grammar = tool_grammar(tool_format, TOOLS, marker_token=9)
+        grammar = tool_grammar(tool_format, TOOLS, special_ids={"[TOOL_CALLS]": 9})
         assert "<[9]>" in grammar
         assert "TOOL_CALLS" not in grammar
         tokenizer = llguidance.LLTokenizer("byte")
@@ -119,7 +119,7 @@ def test_a_marker_that_is_a_special_token_is_matched_by_its_id() -> None:
         assert not matcher.get_error()
         rest = list(ONE[tool_format].removeprefix("[TOOL_CALLS]").encode())
         assert matcher.try_consume_tokens([9, *rest]) == len(rest) + 1
-    assert tool_grammar(LLAMA3, TOOLS, marker_token=9) == tool_grammar(LLAMA3, TOOLS)
+    assert tool_grammar(LLAMA3, TOOLS, special_ids={"[TOOL_CALLS]": 9}) == tool_grammar(LLAMA3, TOOLS)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_invalid_definitions_are_errors_that_name_their_place(tools: list[Any], 
 
 
 def test_a_choice_of_an_unknown_tool_is_an_error() -> None:
-    with pytest.raises(ToolError, match=r"tool_choice must name one of: get_weather, now.*'other'"):
+    with pytest.raises(ToolError, match=r"tool_choice must be one of: get_weather, now.*'other'"):
         TOOLS.only("other")
 
 

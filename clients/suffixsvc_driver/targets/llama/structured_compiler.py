@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 import threading
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from suffixsvc.errors import GrammarError, MissingExtraError, SuffixError, VocabularyMismatchError
-from suffixsvc_driver.sampling.structured import JsonSchema, Lark, Regex, Structured
+from suffixsvc_driver.sampling.structured import Lark, Regex, Structured, json_options, json_schema
 from suffixsvc_driver.targets.llama.model import LlamaModel
-from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar, brief
+from suffixsvc_driver.targets.llama.structured_grammar import Compiled, StructuredGrammar, brief
 from suffixsvc_driver.targets.llama.tokenizer import LlamaTokenizer
 
 #: compiled grammars in the cache
@@ -23,8 +24,6 @@ _CACHED: Final = 32
 _TIME_LIMIT: Final = 5.0
 #: compilations that may be left to finish
 _MAX_LEFT: Final = 2
-#: blanks between two symbols of flexible JSON; without a bound, a model may write nothing else
-_BLANKS: Final = r"[\x20\x0A\x0D\x09]{1,40}"
 #: llguidance's limits, smaller than its own
 _LIMITS: Final = {
     "initial_lexer_fuel": 1_000_000,
@@ -40,7 +39,8 @@ _LIMITS: Final = {
 class GrammarCompiler:
     """Compiles grammars for one model and caches them. Thread-safe.
 
-    A server calls :meth:`compile` before it schedules a request, so that decoding does not wait for it.
+    A server calls :meth:`compile` before it schedules a request and keeps the grammar, so that decoding does
+    not wait for it: a grammar that is referenced is not compiled again.
 
     Args:
         model: model of the tokens; the grammars must not outlive it.
@@ -55,7 +55,9 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._tokenizer_lock = threading.Lock()
         self._tokenizer: Any = None
-        self._compiled: dict[Structured, Any] = {}
+        self._compiled: dict[Structured, Compiled] = {}
+        #: those that a generation refers to; the cache may have forgotten them
+        self._live: WeakValueDictionary[Structured, Compiled] = WeakValueDictionary()
         self._left = 0  # compilations that were left to finish
 
     def compile(self, value: Structured) -> StructuredGrammar:
@@ -69,13 +71,13 @@ class GrammarCompiler:
         """
         tokenizer = self._open_tokenizer()
         with self._lock:
-            start = self._compiled.pop(value, None)
+            start = self._compiled.pop(value, None) or self._live.get(value)
             if start is not None:
                 self._compiled[value] = start
         if start is None:
             start = self._compile_in_time(value, tokenizer)
             with self._lock:
-                self._compiled[value] = start
+                self._compiled[value] = self._live[value] = start
                 while len(self._compiled) > _CACHED:
                     self._compiled.pop(next(iter(self._compiled)))
         return StructuredGrammar(self._model, tokenizer, start)
@@ -97,7 +99,7 @@ class GrammarCompiler:
                 self._tokenizer = module.LLTokenizer(wrapper, n_vocab=size, eos_token=ends)
         return self._tokenizer
 
-    def _compile_in_time(self, value: Structured, tokenizer: Any) -> Any:
+    def _compile_in_time(self, value: Structured, tokenizer: Any) -> Compiled:
         with self._lock:
             if self._left >= _MAX_LEFT:
                 raise GrammarError(
@@ -105,12 +107,12 @@ class GrammarCompiler:
                     got=f"{self._left} of them",
                     remedy="Try again later.",
                 )
-        out: list[Any] = []
+        out: list[Compiled | BaseException] = []
         done = threading.Event()
 
         def run() -> None:
             try:
-                out.append(_start_of(value, tokenizer))
+                out.append(Compiled(_start_of(value, tokenizer)))
             except BaseException as err:  # for the caller; a panic of llguidance is a BaseException
                 out.append(err)
             with self._lock:
@@ -184,19 +186,10 @@ def _source(module: Any, value: Structured) -> tuple[str, str]:
         return "the Lark grammar", matcher.grammar_from_lark(value.text)
     if isinstance(value, Regex):
         return "the regular expression", matcher.grammar_from_regex(value.pattern)
-    strict = isinstance(value, JsonSchema) and value.strict
-    schema = value.schema if isinstance(value, JsonSchema) else {"type": "object"}
     # "x-guidance" of a schema must not replace these
-    options = {
-        "whitespace_flexible": not strict,
-        "whitespace_pattern": None if strict else _BLANKS,
-        "item_separator": ",",
-        "key_separator": ":",
-        "coerce_one_of": False,
-        "lenient": isinstance(value, JsonSchema) and not strict,
-    }
+    options = json_options(value)
     try:
-        return "the JSON schema", matcher.grammar_from_json_schema(schema, overrides=options)
+        return "the JSON schema", matcher.grammar_from_json_schema(json_schema(value), overrides=options)
     except ValueError as err:
         raise GrammarError("the JSON schema must be supported by llguidance", got=brief(str(err))) from err
 

@@ -25,18 +25,29 @@ _REASON: Final = 200
 _Mask = npt.NDArray[np.bool_]
 
 
+class Compiled:
+    """A compiled grammar.
+
+    Args:
+        matcher: llguidance's matcher at the start, which is only copied.
+    """
+
+    def __init__(self, matcher: Any) -> None:
+        self.matcher = matcher
+
+
 class StructuredGrammar:
     """A grammar at a point of a text. Not thread-safe. It must not outlive the model.
 
     Args:
         model: model of the tokens.
         tokenizer: llguidance's tokenizer of the model.
-        start: llguidance's matcher at the start, which is only copied.
+        start: the grammar.
     """
 
-    def __init__(self, model: LlamaModel, tokenizer: Any, start: Any) -> None:
+    def __init__(self, model: LlamaModel, tokenizer: Any, start: Compiled) -> None:
         self._model, self._tokenizer, self._start = model, tokenizer, start
-        self._matcher = start.deep_copy()
+        self._matcher = start.matcher.deep_copy()
         self._written: list[int] = []
         self._bits: _Mask | None = None
         eos = model.vocabulary.eos_id
@@ -151,7 +162,7 @@ class StructuredGrammar:
 
     def _restore(self) -> None:
         """Replace a matcher that is in an error state, which it never leaves."""
-        self._matcher = self._start.deep_copy()
+        self._matcher = self._start.matcher.deep_copy()
         self._matcher.consume_tokens(self._written)
         self._bits = None
 

@@ -1,0 +1,72 @@
+"""Reader of an answer: its text to deltas, as it arrives.
+
+reader = model.reader(turn)
+for text in stream:
+    deltas = reader.feed(text)
+deltas = reader.finish()
+reason = reader.reason("stop")    # "tool_calls" if there are calls
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from suffixsvc_openai.tools.deltas import ContentDelta, Delta
+from suffixsvc_openai.tools.parser import ToolCallParser
+
+
+class AnswerReader:
+    """Reads one answer.
+
+    Args:
+        parser: finds the calls; None for text only.
+        parallel: pass on all calls, otherwise the first one.
+        bound: a grammar binds the text to calls.
+        named: the request named the function.
+
+    Attributes:
+        calls: number of calls so far.
+        bound: as given.
+        may_call: whether the text may have calls.
+    """
+
+    def __init__(
+        self,
+        parser: ToolCallParser | None,
+        *,
+        parallel: bool = True,
+        bound: bool = False,
+        named: bool = False,
+    ) -> None:
+        self._parser, self._parallel, self._named = parser, parallel, named
+        self.bound, self.may_call = bound, parser is not None
+
+    @property
+    def calls(self) -> int:
+        """See the class."""
+        return self._parser.calls if self._parser is not None else 0
+
+    def feed(self, text: str) -> list[Delta]:
+        """Take a part of the text; return what is known by it."""
+        if self._parser is None:
+            return [ContentDelta(text)] if text else []
+        return self._passed(self._parser.feed(text))
+
+    def finish(self) -> list[Delta]:
+        """Return what was held back, at the end of the text."""
+        return [] if self._parser is None else self._passed(self._parser.finish())
+
+    def reason(self, ended: str) -> str:
+        """Return ``finish_reason``.
+
+        OpenAI's is "stop" for a function that the request named, and "tool_calls" for other calls.
+
+        Args:
+            ended: how the text ended: "stop" or "length".
+        """
+        return "tool_calls" if ended == "stop" and self.calls and not self._named else ended
+
+    def _passed(self, deltas: Sequence[Delta]) -> list[Delta]:
+        if self._parallel:
+            return list(deltas)
+        return [delta for delta in deltas if isinstance(delta, ContentDelta) or delta.index == 0]
