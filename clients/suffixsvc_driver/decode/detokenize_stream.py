@@ -79,6 +79,7 @@ class DetokenizeStream:
     Attributes:
         text: all text returned so far.
         stopped_at: the stop string that was found; "" before.
+        released: number of tokens whose text was returned; tokens from a stop string on are not counted.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class DetokenizeStream:
         self._last_source = 0
         self.text = ""
         self.stopped_at = ""
+        self.released = 0
 
     def add(self, token_ids: Sequence[int], sources: Sequence[int]) -> list[Piece]:
         """Add emitted tokens, each with its DraftSource; returns the text that is decided."""
@@ -119,8 +121,10 @@ class DetokenizeStream:
         self.stopped_at = which.decode()
         kept: list[tuple[bytes, int]] = []
         for part, source in self._held:
+            if at <= 0:
+                break
             kept.append((part[:at], source))
-            at -= len(kept[-1][0])
+            at -= len(part)
         self._held = kept
 
     def _decided_bytes(self) -> int:
@@ -140,6 +144,8 @@ class DetokenizeStream:
             count -= len(now)
             if later:
                 self._held.insert(0, (later, source))
+            else:
+                self.released += 1
             text = self._decoder.decode(now)
             self._last_source = source
             if text and out and out[-1].source == source:

@@ -23,6 +23,7 @@ from suffixsvc_driver.drafts.events import (
     Propose,
     QueryLayer,
     StepResult,
+    TokenLogprobs,
     Verify,
     Wait,
 )
@@ -56,6 +57,7 @@ class StepRecord:
         decision: the verified draft, with the sources and probabilities of its tokens.
         replayed: tokens that the batch recomputed before ``start``.
         other_tokens: tokens of other generations in the batch.
+        logprobs: of each emitted token; empty unless the sampling settings ask for them.
     """
 
     start: int
@@ -67,6 +69,7 @@ class StepRecord:
     decision: Verify
     replayed: int = 0
     other_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +287,7 @@ class Generation:
             sent,
             self.replay,
             other_tokens,
+            seen.logprobs,
         )
         self.replay = seen.replay
         written.extend(seen.emitted)

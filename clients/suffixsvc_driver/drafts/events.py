@@ -21,7 +21,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from suffixsvc.types import Draft, Verified
+import numpy as np
+import numpy.typing as npt
+
+from suffixsvc.types import Draft, FloatArray, Verified
 from suffixsvc_driver.settings.text_kind import ContentType
 
 
@@ -98,6 +101,21 @@ class LayerFailed:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenLogprobs:
+    """Log probabilities at one position, natural logarithms.
+
+    Attributes:
+        logprob: of the emitted token.
+        top_ids: int64[n], the most probable tokens, in order; the lower id first among equals.
+        top_logprobs: float32[n] of these.
+    """
+
+    logprob: float
+    top_ids: npt.NDArray[np.int64]
+    top_logprobs: FloatArray
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """Result of a target step. The target leaves ``width``, ``seconds`` and ``content`` to the loop.
@@ -111,6 +129,7 @@ class StepResult:
         replay: tokens that the next batch recomputes before the newest one.
         seconds: of the step; 0 if not measured. Not used in a batched generation.
         content: kind of the text; None if unchanged.
+        logprobs: of each emitted token; empty unless the sampling settings ask for them.
     """
 
     emitted: tuple[int, ...]
@@ -120,6 +139,7 @@ class StepResult:
     replay: int = 0
     seconds: float = 0.0
     content: ContentType | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

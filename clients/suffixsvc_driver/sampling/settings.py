@@ -72,6 +72,8 @@ class Sampling:
             grammars/README.md, from rule ``root`` on), checked at the start of a generation
             (:mod:`suffixsvc_driver.sampling.gbnf`), or a value of
             :mod:`suffixsvc_driver.sampling.structured`, which llguidance compiles.
+        logprobs: number of most probable tokens to report with the log probability of each emitted token
+            (:mod:`suffixsvc_driver.sampling.logprobs`); None reports nothing.
 
     Raises:
         InvalidConfigError: a value is of the wrong type or out of range.
@@ -88,6 +90,7 @@ class Sampling:
     penalty_last_n: int = 64
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
     grammar: str | Structured | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         for name, limits in _RANGES.items():
@@ -96,6 +99,8 @@ class Sampling:
             raise invalid("temperature", _RANGES["temperature"][2], self.temperature)
         for name, least in (("top_k", 0), ("penalty_last_n", -1), ("seed", None)):
             object.__setattr__(self, name, as_integer(name, getattr(self, name), least))
+        if self.logprobs is not None:
+            object.__setattr__(self, "logprobs", as_integer("logprobs", self.logprobs, 0))
         object.__setattr__(self, "logit_bias", _bias_pairs(self.logit_bias))
         if self.grammar is not None and not isinstance(self.grammar, str | Structured):
             raise InvalidConfigError(

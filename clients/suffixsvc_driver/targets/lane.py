@@ -22,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from suffixsvc.errors import LimitExceededError, ModelError
-from suffixsvc_driver.drafts.events import StepResult
+from suffixsvc_driver.drafts.events import StepResult, TokenLogprobs
 from suffixsvc_driver.drafts.tree import branches_of, check_parents, follow, is_chain, leaf_count
+from suffixsvc_driver.sampling.logprobs import token_logprobs
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.targets import Batch, LaneStep
 from suffixsvc_driver.targets.branches import Branches
@@ -165,12 +166,16 @@ class Lane:
         steps = zip(parents, step.drafted, strict=True)
         child = {(parent + 1, token): row for row, (parent, token) in enumerate(steps, start=1)}
         emitted: list[int] = []
+        wanted, logprobs = sampler.sampling.logprobs, list[TokenLogprobs]()
         accepted = row = 0
         stopped = agrees = True
         try:
             while agrees:
-                token = sampler.sample(self._context.logits(first + row), self.position + len(emitted) + 1)
+                logits = self._context.logits(first + row)
+                token = sampler.sample(logits, self.position + len(emitted) + 1)
                 sampler.accept(token)
+                if wanted is not None:
+                    logprobs.append(token_logprobs(logits, token, wanted))
                 emitted.append(token)
                 self._emitted.append(token)
                 row = child.get((row, token), 0)
@@ -182,7 +187,7 @@ class Lane:
         except BaseException:
             sampler.rollback(len(emitted))
             raise
-        return StepResult(tuple(emitted), accepted, stopped=stopped)
+        return StepResult(tuple(emitted), accepted, stopped=stopped, logprobs=tuple(logprobs))
 
     def commit(self, part: Part, emitted: Sequence[int]) -> None:
         """Commit a verified part: keep the KV that the emitted tokens were computed from, drop the rest."""

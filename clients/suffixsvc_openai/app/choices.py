@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from suffixsvc_driver.decode.detokenize_stream import DetokenizeStream
+from suffixsvc_driver.decode.detokenize_stream import DetokenizeStream, Piece
 from suffixsvc_driver.decode.generation import Result
 from suffixsvc_driver.drafts.events import FinishReason
+from suffixsvc_openai.app.scores import TokenScores
 from suffixsvc_openai.engine.call import Ended, Written
 from suffixsvc_openai.engine.engine import Engine
+from suffixsvc_openai.engine.plans import Plan
 from suffixsvc_openai.protocol.errors import of_exception, stopping
+from suffixsvc_openai.protocol.logprobs import ScoredToken
 
 _log = structlog.get_logger(__name__)
 
@@ -23,21 +27,38 @@ _REASONS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What an event adds to an answer.
+
+    Attributes:
+        text: new text.
+        tokens: tokens whose text is complete now; None unless log probabilities were asked for.
+    """
+
+    text: str
+    tokens: list[ScoredToken] | None = None
+
+
 class Answer:
     """Text of one answer.
 
     Args:
         engine: detokenizes.
-        stops: texts that end it.
+        plan: of the answer.
 
     Attributes:
         text: so far.
+        tokens: of the text so far; None unless log probabilities were asked for.
         reason: ``finish_reason``; None before the end.
         result: None before the end.
     """
 
-    def __init__(self, engine: Engine, stops: Sequence[str]) -> None:
-        self._stream = DetokenizeStream(engine.texts.__getitem__, engine.eog_ids, stops)
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._stream = DetokenizeStream(engine.texts.__getitem__, engine.eog_ids, plan.stops)
+        scored = plan.sampling.logprobs is not None
+        self._scores = TokenScores(engine.texts, engine.eog_ids) if scored else None
+        self.tokens: list[ScoredToken] | None = [] if scored else None
         self.reason: str | None = None
         self.result: Result | None = None
 
@@ -46,15 +67,16 @@ class Answer:
         """The text so far."""
         return self._stream.text
 
-    def add(self, event: Written | Ended) -> str:
-        """Add an event; return the new text.
+    def add(self, event: Written | Ended) -> Addition:
+        """Add an event; return what is new.
 
         Raises:
             ApiError: the answer failed, or the server is stopping.
         """
         if isinstance(event, Written):
-            pieces = self._stream.add(event.token_ids, event.sources)
-            return "".join(piece.text for piece in pieces)
+            if self._scores is not None:
+                self._scores.add(event.token_ids, event.logprobs)
+            return self._addition(self._stream.add(event.token_ids, event.sources))
         result = event.outcome
         if not isinstance(result, Result):
             error = of_exception(result.error)
@@ -63,7 +85,15 @@ class Answer:
             raise error
         if result.finish is FinishReason.CANCELLED:
             raise stopping()
-        rest = "".join(piece.text for piece in self._stream.finish())
+        rest = self._addition(self._stream.finish())
         self.reason = "stop" if self._stream.stopped_at else _REASONS[result.finish]
         self.result = result
         return rest
+
+    def _addition(self, pieces: Sequence[Piece]) -> Addition:
+        text = "".join(piece.text for piece in pieces)
+        if self._scores is None or self.tokens is None:
+            return Addition(text)
+        tokens = self._scores.release(self._stream.released)
+        self.tokens += tokens
+        return Addition(text, tokens)

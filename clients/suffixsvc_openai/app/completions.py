@@ -10,11 +10,13 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from suffixsvc_openai.app.callers import Speaker, caller_of
+from suffixsvc_openai.app.choices import Addition
 from suffixsvc_openai.app.responding import Responder
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.protocol.completion_request import COMPLETION_TOKENS, CompletionRequest
 from suffixsvc_openai.protocol.envelope import Envelope
+from suffixsvc_openai.protocol.logprobs import completion_logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +33,23 @@ class TextChoice:
 
     def begin(self) -> list[dict[str, Any]]:
         """See the protocol."""
-        return self.add(self.prefix) if self.prefix else []
+        return [self._element(Addition(self.prefix), None)] if self.prefix else []
 
-    def add(self, text: str) -> list[dict[str, Any]]:
+    def add(self, new: Addition) -> list[dict[str, Any]]:
         """See the protocol."""
-        return [self._element(text, None)]
+        return [self._element(new, None)]
 
     def end(self, reason: str) -> list[dict[str, Any]]:
         """See the protocol."""
-        return [self._element("", reason)]
+        return [self._element(Addition(""), reason)]
 
-    def whole(self, text: str, reason: str) -> dict[str, Any]:
+    def whole(self, answer: Addition, reason: str) -> dict[str, Any]:
         """See the protocol."""
-        return self._element(self.prefix + text, reason)
+        return self._element(Addition(self.prefix + answer.text, answer.tokens), reason)
 
-    def _element(self, text: str, reason: str | None) -> dict[str, Any]:
-        return {"index": self.index, "text": text, "logprobs": None, "finish_reason": reason}
+    def _element(self, new: Addition, reason: str | None) -> dict[str, Any]:
+        logprobs = completion_logprobs(new.tokens, len(self.prefix))
+        return {"index": self.index, "text": new.text, "logprobs": logprobs, "finish_reason": reason}
 
 
 async def completions(service: Service, request: Request) -> Response:

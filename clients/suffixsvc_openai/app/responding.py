@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from suffixsvc_driver.decode.generation import Result
-from suffixsvc_openai.app.choices import Answer
+from suffixsvc_openai.app.choices import Addition, Answer
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.app.streaming import EventStream, event, while_connected
 from suffixsvc_openai.engine.call import Call, Ended, Written
@@ -24,13 +24,13 @@ class Choice(Protocol):
     def begin(self) -> list[dict[str, Any]]:
         """Return the chunks before the first text."""
 
-    def add(self, text: str) -> list[dict[str, Any]]:
+    def add(self, new: Addition) -> list[dict[str, Any]]:
         """Return the chunks of new text."""
 
     def end(self, reason: str) -> list[dict[str, Any]]:
         """Return the last chunks."""
 
-    def whole(self, text: str, reason: str) -> dict[str, Any]:
+    def whole(self, answer: Addition, reason: str) -> dict[str, Any]:
         """Return the element of a body."""
 
 
@@ -56,7 +56,7 @@ class Responder:
             ApiError: an answer failed.
             ClientGone: the client has disconnected.
         """
-        answers = [Answer(self._service.engine, plan.stops) for plan in call.plans]
+        answers = [Answer(self._service.engine, plan) for plan in call.plans]
         events = call.events()
         try:
             if not self._body.stream:
@@ -76,7 +76,7 @@ class Responder:
         async for each in events:
             answers[each.index].add(each)
         bodies = [
-            choice.whole(answer.text, answer.reason or "stop")
+            choice.whole(Addition(answer.text, answer.tokens), answer.reason or "stop")
             for choice, answer in zip(choices, answers, strict=True)
         ]
         return JSONResponse(self._envelope.wrap(bodies, **self._totals(answers)))
@@ -85,7 +85,7 @@ class Responder:
         self,
         events: AsyncIterator[Written | Ended],
         first: Written | Ended,
-        begun: str,
+        begun: Addition,
         answers: Sequence[Answer],
         choices: Sequence[Choice],
     ) -> AsyncIterator[str]:
@@ -95,18 +95,18 @@ class Responder:
         for chunk in self._chunks(first, begun, answers, choices):
             yield self._event([chunk])
         async for each in events:
-            text = answers[each.index].add(each)
-            for chunk in self._chunks(each, text, answers, choices):
+            new = answers[each.index].add(each)
+            for chunk in self._chunks(each, new, answers, choices):
                 yield self._event([chunk])
         if self._body.include_usage:
             yield event(self._envelope.wrap([], chunk=self._chunk, **self._totals(answers)))
 
     @staticmethod
     def _chunks(
-        each: Written | Ended, text: str, answers: Sequence[Answer], choices: Sequence[Choice]
+        each: Written | Ended, new: Addition, answers: Sequence[Answer], choices: Sequence[Choice]
     ) -> list[dict[str, Any]]:
         choice = choices[each.index]
-        chunks = choice.add(text) if text else []
+        chunks = choice.add(new) if new.text or new.tokens else []
         if isinstance(each, Ended):
             chunks += choice.end(answers[each.index].reason or "stop")
         return chunks

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from suffixsvc_driver.decode.generation import StepRecord
 from suffixsvc_driver.decode.requests import Outcome
 from suffixsvc_driver.decode.scheduler import Ticket
+from suffixsvc_driver.drafts.events import TokenLogprobs
 from suffixsvc_openai.engine.memory import MemorySession
 from suffixsvc_openai.engine.plans import Plan
 
@@ -31,11 +32,13 @@ class Written:
         index: of the answer.
         token_ids: the tokens.
         sources: DraftSource of each token.
+        logprobs: of each token; empty unless the plan's sampling settings ask for them.
     """
 
     index: int
     token_ids: tuple[int, ...]
     sources: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Call:
         """Hand over the tokens of a step."""
         kept = min(step.accepted, len(step.emitted))
         sources = (*step.decision.sources[:kept], *[0] * (len(step.emitted) - kept))
-        self.put(Written(index, step.emitted, sources))
+        self.put(Written(index, step.emitted, sources, step.logprobs))
 
     def put(self, event: Written | Ended) -> None:
         """Hand over an event. Any thread."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -10,6 +10,9 @@ from suffixsvc_openai.chat.history import check_calls
 from suffixsvc_openai.chat.turn import ChatTurn
 from suffixsvc_openai.protocol.errors import invalid, unsupported
 from suffixsvc_openai.protocol.generation_request import Body, GenerationRequest
+
+#: OpenAI's limit of top_logprobs
+MAX_TOP: Final = 20
 
 
 def _text_of(content: Any) -> Any:
@@ -46,7 +49,7 @@ class ChatRequest(GenerationRequest):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP)
     response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
@@ -65,10 +68,8 @@ class ChatRequest(GenerationRequest):
 
     def check(self) -> None:
         """Refuse what is not supported, and messages without content. Raises ApiError."""
-        if self.logprobs:
-            raise unsupported("logprobs")
-        if self.top_logprobs:
-            raise unsupported("top_logprobs")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise invalid("logprobs", "be true with top_logprobs", got=self.logprobs)
         for name in ("functions", "function_call"):
             if getattr(self, name) is not None:
                 raise unsupported(name)
@@ -97,6 +98,11 @@ class ChatRequest(GenerationRequest):
             response_format=self.response_format,
             variables=self.chat_template_kwargs,
         )
+
+    @property
+    def top_count(self) -> int | None:
+        """See the base class."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def limit(self) -> int | None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydantic import Field
+
 from suffixsvc_openai.protocol.errors import invalid, unsupported
 from suffixsvc_openai.protocol.generation_request import MAX_CHOICES, GenerationRequest
 
 #: tokens a completion has by default, as OpenAI's
 COMPLETION_TOKENS: Final = 16
+#: OpenAI's limit of logprobs
+MAX_LOGPROBS: Final = 5
 
 
 class CompletionRequest(GenerationRequest):
@@ -17,13 +21,13 @@ class CompletionRequest(GenerationRequest):
     prompt: str | list[str] | list[int] | list[list[int]]
     echo: bool | None = None
     best_of: int | None = None
-    logprobs: int | None = None
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     suffix: str | None = None
 
     def check(self) -> None:
         """Refuse what is not supported. Raises ApiError."""
-        if self.logprobs is not None:
-            raise unsupported("logprobs")
+        if self.logprobs is not None and self.echo:
+            raise unsupported("logprobs", "Leave out echo.")
         if self.suffix:
             raise unsupported("suffix")
         if self.best_of is not None and self.best_of != (self.n or 1):
@@ -32,6 +36,11 @@ class CompletionRequest(GenerationRequest):
             raise invalid(
                 "prompt", f"have at most {MAX_CHOICES} texts, times n", got=len(self.prompts) * (self.n or 1)
             )
+
+    @property
+    def top_count(self) -> int | None:
+        """See the base class."""
+        return self.logprobs
 
     @property
     def prompts(self) -> list[str | list[int]]:

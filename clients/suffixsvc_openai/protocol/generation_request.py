@@ -100,6 +100,11 @@ class GenerationRequest(Body):
         """Whether a stream ends with a chunk of usage and metrics."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    @property
+    def top_count(self) -> int | None:
+        """Number of most probable tokens to report with each token's log probability; None: report none."""
+        return None
+
     def sampling(self, seed: int) -> Sampling:
         """Return the driver's settings. A bias of -100 bans a token, as OpenAI describes it.
 
@@ -117,4 +122,5 @@ class GenerationRequest(Body):
             frequency_penalty=self.frequency_penalty or 0.0,
             presence_penalty=self.presence_penalty or 0.0,
             logit_bias=bias,
+            logprobs=self.top_count,
         )
