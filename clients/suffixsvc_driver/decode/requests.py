@@ -10,7 +10,13 @@ from suffixsvc_driver.decode.generation import Result
 
 
 class QueueFullError(LimitExceededError):
-    """Too many requests wait: the same request succeeds later."""
+    """Too many requests wait: the same request succeeds later.
+
+    Attributes:
+        retry_seconds: measured time in which one of the waiting requests gets a lane; 0 if unknown.
+    """
+
+    retry_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ list of cancelled requests, under one lock, which no callback is called with.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -25,9 +26,13 @@ from suffixsvc_driver.decode.fair_queue import FairQueue
 from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.decode.requests import Failure, Outcome, QueueFullError
 from suffixsvc_driver.decode.running_batch import Running, RunningBatch
+from suffixsvc_driver.policy.decaying_mean import DecayingMean
 from suffixsvc_driver.settings.checks import as_integer
 
 _log = structlog.get_logger(__name__)
+
+#: weight of the mean time between two ends of requests, in requests
+_ENDS: Final = 32.0
 
 
 @dataclass(slots=True, eq=False)
@@ -62,18 +67,24 @@ class Scheduler(ClosedOnExit):
         batch: the lanes, which only the scheduler's thread uses.
         queue_size: largest number of requests that wait for a lane. One namespace may have as many of them as
             the queue has free places, so that it cannot fill the queue.
+        clock: seconds, to measure the pace of the queue.
 
     Raises:
         InvalidConfigError: ``queue_size`` is not an integer >= 1.
     """
 
-    def __init__(self, batch: RunningBatch, queue_size: int = 256) -> None:
+    def __init__(
+        self, batch: RunningBatch, queue_size: int = 256, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._batch, self._queue_size = batch, as_integer("queue_size", queue_size)
+        self._clock = clock
         self._changed = threading.Condition()  # guards all below
         self._queue: FairQueue[Ticket] = FairQueue()
         self._on_lanes: set[Ticket] = set()
         self._cancelled: list[Ticket] = []
         self._closed = False
+        self._between_ends = DecayingMean(_ENDS)  # seconds, while requests wait: the pace of the queue
+        self._last_end = 0.0
         self._thread = threading.Thread(target=self._run, name="suffixsvc-scheduler", daemon=True)
         self._thread.start()
 
@@ -111,7 +122,7 @@ class Scheduler(ClosedOnExit):
         waiting, own = len(self._queue), self._queue.waiting(namespace)
         if own < self._queue_size - waiting:
             return
-        raise QueueFullError(
+        error = QueueFullError(
             "the queue is full"
             if waiting >= self._queue_size
             else f"namespace {namespace!r} fills the queue",
@@ -119,6 +130,8 @@ class Scheduler(ClosedOnExit):
             got=f"{waiting} waiting, {own} of the namespace",
             remedy="Send the request again later.",
         )
+        error.retry_seconds = self._between_ends.mean(0.0, 0.0) if self._between_ends.weight else 0.0
+        raise error
 
     def cancel(self, ticket: Ticket) -> None:
         """End a request, within one step if it is on a lane.
@@ -210,6 +223,13 @@ class Scheduler(ClosedOnExit):
                     self._queue.charge(ticket.namespace, served - ticket.charged)
                     ticket.charged = served
 
+    def _record_end(self) -> None:
+        """Measure the time since the last lane became free, if requests have waited for this one."""
+        now = self._clock()
+        if self._queue and self._last_end:
+            self._between_ends.add(now - self._last_end)
+        self._last_end = now if self._queue else 0.0
+
     def _end(self, ticket: Ticket, outcome: Outcome) -> None:
         if ticket.ended:
             return
@@ -217,7 +237,9 @@ class Scheduler(ClosedOnExit):
         self._charge()
         ticket.running = None  # the owner may keep the ticket, but not the generation's memory
         with self._changed:
-            self._on_lanes.discard(ticket)
+            if ticket in self._on_lanes:
+                self._on_lanes.remove(ticket)
+                self._record_end()
         try:
             ticket.done(outcome)
         except BaseException:  # of this request's owner

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from suffixsvc.errors import InvalidInputError, LimitExceededError
+from suffixsvc.errors import InvalidInputError
+from suffixsvc_driver.decode.requests import QueueFullError
 from suffixsvc_openai.app.bodies import B, read_body
 from suffixsvc_openai.app.keys import Keys
 from suffixsvc_openai.app.metrics import Metrics
@@ -122,7 +123,7 @@ class Service:
         plans = await self.engine.run(partial(self._plans, body, caller, prompts, limit, param))
         try:
             return await self.engine.start(plans)
-        except LimitExceededError as error:
+        except QueueFullError as error:
             raise queue_full(error) from None
 
     def _plans(

@@ -17,6 +17,7 @@ status     when                                               code
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from http import HTTPStatus
@@ -32,9 +33,12 @@ from suffixsvc.errors import (
     TokenizerMismatchError,
     UnknownNamespaceError,
 )
+from suffixsvc_driver.decode.requests import QueueFullError
 
-#: seconds after which a refused request may be sent again; OpenAI's clients wait that long
+#: seconds after which a refused request may be sent again, at least and at most; OpenAI's clients wait that
+#: long, and ignore more than 60
 RETRY_SECONDS: Final = 1
+_MAX_RETRY_SECONDS: Final = 60
 #: characters of an invalid value that an error repeats
 _SHOWN: Final = 80
 
@@ -62,6 +66,7 @@ class ApiError(SuffixError):
     ) -> None:
         super().__init__(message, expected=expected, got=got, remedy=remedy)
         self.status, self.param, self.code = status, param, code
+        self.retry_seconds = RETRY_SECONDS
 
     @property
     def body(self) -> dict[str, Any]:
@@ -76,7 +81,7 @@ class ApiError(SuffixError):
     def headers(self) -> dict[str, str]:
         """Headers of the response."""
         again = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-        return {"Retry-After": str(RETRY_SECONDS)} if self.status in again else {}
+        return {"Retry-After": str(self.retry_seconds)} if self.status in again else {}
 
 
 def invalid(param: str, condition: str, *, got: object = None, remedy: str | None = None) -> ApiError:
@@ -130,9 +135,11 @@ def of_exception(error: BaseException) -> ApiError:
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed to process the request")
 
 
-def queue_full(error: LimitExceededError) -> ApiError:
+def queue_full(error: QueueFullError) -> ApiError:
     """Return the error for a request that found the queue full."""
-    return ApiError(HTTPStatus.TOO_MANY_REQUESTS, str(error), code="rate_limit_exceeded")
+    found = ApiError(HTTPStatus.TOO_MANY_REQUESTS, str(error), code="rate_limit_exceeded")
+    found.retry_seconds = min(_MAX_RETRY_SECONDS, max(RETRY_SECONDS, math.ceil(error.retry_seconds)))
+    return found
 
 
 def stopping() -> ApiError:

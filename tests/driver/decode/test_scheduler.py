@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -144,6 +146,32 @@ def test_a_full_queue_refuses_and_a_cancelled_request_leaves_it(tiny: ParallelLl
         scheduler.submit(Request([1, 2], (), 3), outcomes.of("refused"))
     with pytest.raises(InvalidConfigError, match="queue_size must be an int >= 1"):
         Scheduler(batch_of(tiny), queue_size=0)
+
+
+def test_a_full_queue_tells_its_pace(tiny: ParallelLlama) -> None:
+    """A lane becomes free every ten seconds of the clock."""
+    outcomes = Outcomes()
+    time = itertools.count(0, 10)
+    with Scheduler(batch_of(tiny), 24, lambda: float(next(time))) as scheduler:
+        running = [Endless(seed) for seed in range(tiny.lanes)]
+        tickets = [scheduler.submit(each.request, outcomes.of("running")) for each in running]
+        for each in running:
+            assert each.begun.wait(PATIENCE_S)
+        submit = partial(scheduler.submit, Request([1, 2], (), 2), outcomes.of("waiting"))
+
+        def fill() -> None:
+            for k in range(25):
+                submit(f"n{k}")
+
+        with pytest.raises(QueueFullError) as unknown:
+            fill()
+        assert unknown.value.retry_seconds == 0.0
+        scheduler.cancel(tickets[0])
+        for _ in range(9):
+            outcomes.next()
+        with pytest.raises(QueueFullError) as known:
+            fill()
+        assert known.value.retry_seconds == pytest.approx(10.0)
 
 
 def test_a_flood_of_one_namespace_does_not_delay_another(scheduler: Scheduler) -> None:
