@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from suffixsvc.errors import InvalidInputError
+from suffixsvc.errors import InvalidInputError, LimitExceededError
 from suffixsvc_driver.decode.requests import QueueFullError
 from suffixsvc_openai.app.bodies import B, read_body
 from suffixsvc_openai.app.keys import Keys
