@@ -64,6 +64,23 @@ class Running:
         return len(self.generation.prompt) - self.reused + self.generation.emitted
 
 
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """Record of one shared step.
+
+    Attributes:
+        lanes: generations that took part.
+        emitted: tokens that they emitted.
+        seconds: of the step, queries and bookkeeping included.
+        plain_seconds: of as many tokens in steps without drafts, by the cost curve; 0 if nothing was measured.
+    """
+
+    lanes: int
+    emitted: int
+    seconds: float
+    plain_seconds: float
+
+
 class RunningBatch:
     """The generations of a target that run at the same time. Not thread-safe.
 
@@ -73,6 +90,7 @@ class RunningBatch:
         curve: cost of the target's steps by the tokens of the whole batch; a LiveCurve learns from them.
         calibrator: learned statistics of the layers by name, which the requests continue.
         clock: seconds, for statistics and for the cost of steps and queries; no deadline depends on it.
+        on_batch: called after every step.
     """
 
     def __init__(
@@ -82,9 +100,10 @@ class RunningBatch:
         curve: CostCurve | LiveCurve,
         calibrator: Calibrator,
         clock: Callable[[], float],
+        on_batch: Callable[[BatchRecord], None] | None = None,
     ) -> None:
         self._target, self._config, self._calibrator, self._clock = target, config, calibrator, clock
-        self._curve = curve
+        self._curve, self._on_batch = curve, on_batch
         self._rate = RunningRate(config.rate_decay)
         self._free = list(range(target.lanes))
         self._order = PrefillOrder(shares=target.shares_prefixes)
@@ -203,6 +222,7 @@ class RunningBatch:
     # -- shared steps
 
     def _step(self) -> None:
+        began = self._clock()
         self._propose()
         if not self._writing:
             return
@@ -232,6 +252,16 @@ class RunningBatch:
             self._process(running, found, seconds)
         if isinstance(self._curve, LiveCurve):  # once per batch, even if generations of it have failed
             self._curve.observe(width, seconds, base)
+        if self._on_batch is not None:
+            emitted = sum(len(found.emitted) for found in seen if not isinstance(found, Exception))
+            plain = self._plain_seconds(len(steps)) * emitted / len(steps)
+            self._on_batch(BatchRecord(len(steps), emitted, self._clock() - began, plain))
+
+    def _plain_seconds(self, lanes: int) -> float:
+        """Return the seconds of a step without drafts of so many generations."""
+        live = self._curve
+        curve = live.curve if isinstance(live, LiveCurve) else live
+        return curve.cost(lanes) * curve.seconds_per_step
 
     def _propose(self) -> None:
         """Let every generation query its layers and propose a draft.

@@ -84,6 +84,13 @@ class TargetBase(ClosedOnExit):
         self.context_size, self.max_width = context.slot_size, settings.max_width
         self.max_branches, self.replays = self._lanes[0].max_branches, self.rollback.replays
 
+    @property
+    def kv_use(self) -> tuple[int, int]:
+        """Tokens in the KV of all slots, and how many fit. A prefix that slots share counts in each of them.
+        Thread-safe: the first number may be of a moment within a step."""
+        slots = self._cache.slots
+        return sum(len(slot.tokens) for slot in slots), len(slots) * self.context_size
+
     def close(self) -> None:
         """Free the context, and the model if it was loaded here. Idempotent."""
         self.context.close()

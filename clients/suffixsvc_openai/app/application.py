@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from suffixsvc.errors import SuffixError
 from suffixsvc_openai.app.chat import chat_completions
 from suffixsvc_openai.app.completions import completions
+from suffixsvc_openai.app.live import live_events, live_page
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.app.streaming import ClientGone
 from suffixsvc_openai.protocol.errors import ApiError, of_exception
@@ -35,6 +36,8 @@ def create_application(service: Service) -> FastAPI:
 
         app.add_api_route(path, route, methods=[method], response_model=None, name=path)
 
+    add("GET", "/", live_page)
+    add("GET", "/live", live_events)
     add("GET", "/health", _health)
     add("GET", "/metrics", _metrics)
     add("GET", "/v1/models", _models)

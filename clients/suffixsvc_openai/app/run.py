@@ -32,6 +32,7 @@ from suffixsvc_openai.app.metrics import Metrics
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.chat.chat_model import ChatModel
 from suffixsvc_openai.engine.engine import Engine, EngineSettings
+from suffixsvc_openai.live.feed import Feed
 
 _log = structlog.get_logger(__name__)
 
@@ -82,10 +83,11 @@ class OpenAIServer(ClosedOnExit):
         with ExitStack() as opened:
             self._socket = opened.enter_context(_listen(settings))
             metrics = Metrics(settings.model)
-            engine = opened.enter_context(Engine(settings.engine, metrics.ended))
+            feed = Feed()
+            engine = opened.enter_context(Engine(settings.engine, metrics.ended, feed))
             chat = opened.enter_context(ChatModel(engine))
             metrics.watch(lambda: engine.load)
-            self.service = Service(engine, chat, settings.keys, metrics, settings.model)
+            self.service = Service(engine, chat, settings.keys, metrics, settings.model, feed)
             config = uvicorn.Config(
                 create_application(self.service),
                 log_config=None,
@@ -124,6 +126,7 @@ class OpenAIServer(ClosedOnExit):
         self.service.draining = True
         engine = self.service.engine
         engine.stop()  # the clients of cancelled answers are told so while the HTTP server still runs
+        self.service.feed.closed = True
         self._uvicorn.should_exit = True
         if self._thread.is_alive():
             self._thread.join()
@@ -143,7 +146,8 @@ def serve_until_signal(settings: ServerSettings) -> None:
         server = stack.enter_context(OpenAIServer(settings))
         stack.callback(remove_ready_file, settings.ready_file)
         server.start()
-        _log.info("ready", address=f"http://{server.address}/v1", model=settings.model)
+        here = f"http://{server.address}"
+        _log.info("ready", address=f"{here}/v1", page=f"{here}/", model=settings.model)
         write_ready_file(settings.ready_file, addresses=[server.address])
         wait_for_stop()
         load = server.service.engine.load

@@ -22,6 +22,8 @@ from suffixsvc_openai.chat.chat_model import ChatModel
 from suffixsvc_openai.engine.call import Call
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Caller, Plan, Prompt
+from suffixsvc_openai.live.feed import Feed
+from suffixsvc_openai.live.viewer import ViewerLimit
 from suffixsvc_openai.protocol.errors import ApiError, invalid, queue_full, stopping
 from suffixsvc_openai.protocol.generation_request import GenerationRequest, unknown_fields
 
@@ -41,7 +43,9 @@ class Service:
         keys: API keys.
         metrics: metrics.
         model: id of the model.
+        feed: what the live page shows.
         draining: new calls are refused.
+        viewers: counts the open live pages.
     """
 
     engine: Engine
@@ -49,7 +53,9 @@ class Service:
     keys: Keys
     metrics: Metrics
     model: str
+    feed: Feed
     draining: bool = False
+    viewers: ViewerLimit = field(default_factory=ViewerLimit)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def admit(self, request: Request) -> str:

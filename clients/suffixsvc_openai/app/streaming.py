@@ -74,22 +74,18 @@ async def with_end(events: AsyncIterator[str]) -> AsyncIterator[str]:
         yield event(of_exception(error).body)
 
 
-class EventStream(StreamingResponse):
-    """A stream of server-sent events. The call is cancelled when the response ends, however it does.
+class TimedStream(StreamingResponse):
+    """A stream of server-sent events to a client that takes data in time, or is disconnected.
 
     Args:
-        engine: cancels the call.
-        call: source of the events.
         events: texts of the events.
         stall_seconds: see :data:`STALL_SECONDS`.
     """
 
-    def __init__(
-        self, engine: Engine, call: Call, events: AsyncIterator[str], stall_seconds: float = STALL_SECONDS
-    ) -> None:
+    def __init__(self, events: AsyncIterator[str], stall_seconds: float = STALL_SECONDS) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(with_end(events), headers=headers, media_type="text/event-stream")
-        self._engine, self._call, self._stall_seconds = engine, call, stall_seconds
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self._stall_seconds = stall_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
@@ -102,5 +98,27 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send_in_time)
         except* TimeoutError:  # the server closes the connection of a response that is incomplete
             _log.warning("a client took no data and was disconnected", seconds=self._stall_seconds)
+
+
+class EventStream(TimedStream):
+    """The events of a call, which is cancelled when the response ends, however it does.
+
+    Args:
+        engine: cancels the call.
+        call: source of the events.
+        events: texts of the events.
+        stall_seconds: see :data:`STALL_SECONDS`.
+    """
+
+    def __init__(
+        self, engine: Engine, call: Call, events: AsyncIterator[str], stall_seconds: float = STALL_SECONDS
+    ) -> None:
+        super().__init__(with_end(events), stall_seconds)
+        self._engine, self._call = engine, call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await super().__call__(scope, receive, send)
         finally:
             self._engine.cancel(self._call)

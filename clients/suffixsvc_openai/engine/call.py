@@ -20,7 +20,9 @@ from suffixsvc_driver.decode.generation import StepRecord
 from suffixsvc_driver.decode.requests import Outcome
 from suffixsvc_driver.decode.scheduler import Ticket
 from suffixsvc_driver.drafts.events import TokenLogprobs
+from suffixsvc_driver.drafts.tree import follow
 from suffixsvc_openai.engine.memory import MemorySession
+from suffixsvc_openai.engine.observer import Progress
 from suffixsvc_openai.engine.plans import Plan
 
 
@@ -51,10 +53,12 @@ class Ended:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """An answer on its way through the scheduler."""
+    """An answer on its way through the scheduler; ``number`` is 0 until it is submitted."""
 
     index: int
     plan: Plan
+    number: int = 0
+    progress: Progress = field(default_factory=Progress)
     session: MemorySession | None = None
     ticket: Ticket | None = None
 
@@ -83,8 +87,10 @@ class Call:
 
     def on_step(self, index: int, step: StepRecord) -> None:
         """Hand over the tokens of a step."""
-        kept = min(step.accepted, len(step.emitted))
-        sources = (*step.decision.sources[:kept], *[0] * (len(step.emitted) - kept))
+        kept, sent = min(step.accepted, len(step.emitted)), step.decision
+        path = follow(sent.token_ids, sent.parents, step.emitted[:kept])
+        sources = (*(sent.sources[i] for i in path), *[0] * (len(step.emitted) - kept))
+        self.jobs[index].progress.add(step, sources)
         self.put(Written(index, step.emitted, sources, step.logprobs))
 
     def put(self, event: Written | Ended) -> None:

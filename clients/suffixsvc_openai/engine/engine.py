@@ -8,6 +8,7 @@ start ──> session with the prompt ──> scheduler ──> events of the ca
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +40,8 @@ from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_openai.engine.call import Call, Ended, Job
-from suffixsvc_openai.engine.memory import open_memory
+from suffixsvc_openai.engine.memory import Stored, open_memory
+from suffixsvc_openai.engine.observer import Observer
 from suffixsvc_openai.engine.plans import Plan
 
 _log = structlog.get_logger(__name__)
@@ -78,10 +80,12 @@ class Engine(ClosedOnExit):
     Args:
         settings: what to load.
         on_end: see :data:`OnEnd`.
+        observer: is told of every answer.
 
     Attributes:
         model: the loaded model.
         context_size: tokens of a prompt and its answer together.
+        lanes, queue_size: largest numbers of answers on lanes and in the queue.
         texts: bytes of every token.
 
     Raises:
@@ -89,13 +93,24 @@ class Engine(ClosedOnExit):
         StoreError, InvalidConfigError: the stored outputs cannot be opened.
     """
 
-    def __init__(self, settings: EngineSettings, on_end: OnEnd = lambda _plan, _outcome: None) -> None:
-        self._on_end = on_end
+    def __init__(
+        self,
+        settings: EngineSettings,
+        on_end: OnEnd = lambda _plan, _outcome: None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._on_end, self._observer = on_end, observer or Observer()
+        self._numbers = itertools.count(1)
         with ExitStack() as opened:
             self.model = opened.enter_context(LlamaModel(settings.model))
             self._target = target = opened.enter_context(ParallelLlama(self.model, settings.context))
             self.texts = self.model.vocabulary.texts
-            self.context_size = target.context_size
+            self._target = target
+            self.context_size, self.lanes, self.queue_size = (
+                target.context_size,
+                target.lanes,
+                settings.queue_size,
+            )
             self.eog_ids = target.eog_ids
             tokenizer = self.model.vocabulary.fingerprint
             self._memory = opened.enter_context(
@@ -106,7 +121,12 @@ class Engine(ClosedOnExit):
             opened.callback(self._closer.shutdown)
             self._starters = ThreadPoolExecutor(_STARTERS, "suffixsvc-calls")
             batch = RunningBatch(
-                target, settings.driver, curve_for(target, None), Calibrator(), time.perf_counter
+                target,
+                settings.driver,
+                curve_for(target, None),
+                Calibrator(),
+                time.perf_counter,
+                self._observer.batch,
             )
             self._scheduler = opened.enter_context(Scheduler(batch, settings.queue_size))
             opened.callback(self._starters.shutdown)
@@ -116,6 +136,15 @@ class Engine(ClosedOnExit):
     def load(self) -> Load:
         """Answers on lanes and in the queue."""
         return self._scheduler.load
+
+    @property
+    def kv_use(self) -> tuple[int, int]:
+        """Tokens in the KV, and how many fit."""
+        return self._target.kv_use
+
+    def stored(self, principal: str) -> list[Stored]:
+        """Return the namespaces of a principal; it may wait for a service. See :meth:`Memory.stored`."""
+        return self._memory.stored(principal)
 
     def stop(self) -> None:
         """Cancel all answers; later ones are refused. Idempotent."""
@@ -195,8 +224,11 @@ class Engine(ClosedOnExit):
         with call.lock:
             if not call.cancelled:
                 namespace = self._memory.path_of(plan.caller, plan.caller.name)
+                job.number = next(self._numbers)
+                self._observer.begun(job.number, plan, job.progress)
                 try:
                     job.ticket = self._scheduler.submit(request, partial(self._done, call, job), namespace)
+                    job.progress.ticket = job.ticket
                 finally:
                     if job.ticket is None:
                         self._discard(job)
@@ -205,6 +237,8 @@ class Engine(ClosedOnExit):
 
     def _discard(self, job: Job) -> None:
         """Close the session of an answer that was not submitted."""
+        if job.number:
+            self._observer.refused(job.number)
         if job.session is not None:
             self._memory.end(job.session, (), 0, store=False, incomplete=False)
 
@@ -230,3 +264,5 @@ class Engine(ClosedOnExit):
             self._on_end(job.plan, outcome)
         except Exception:
             _log.exception("the end of a call failed")
+        finally:
+            self._observer.ended(job.number, outcome)

@@ -7,13 +7,14 @@ their agents wrote, and outputs of one model never draft for another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import structlog
 
 from suffixsvc.config import MAX_LABEL_CHARACTERS
-from suffixsvc.errors import LimitExceededError, SuffixError
+from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import Backend, BackendSession, OutputId
 from suffixsvc_openai.engine.plans import Caller
@@ -23,6 +24,24 @@ _log = structlog.get_logger(__name__)
 #: seconds that a step waits for a service, and that the end of a session does
 _STEP_TIMEOUT: Final = 0.05
 _CALL_TIMEOUT: Final = 10.0
+#: namespaces whose statistics are read at once
+MAX_STORED: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Stored outputs of a namespace.
+
+    Attributes:
+        name: the name that callers give; with the model for those of another model.
+        outputs, tokens: stored outputs, and their tokens.
+        held_bytes: memory and disk that they are charged for.
+    """
+
+    name: str
+    outputs: int
+    tokens: int
+    held_bytes: int
 
 
 class MemorySession(BackendSession, Protocol):
@@ -92,6 +111,27 @@ class Memory(ClosedOnExit):
                 session.close(commit=False)
             except SuffixError as second:
                 _log.warning("a session cannot be closed", reason=str(second))
+
+    def stored(self, principal: str) -> list[Stored]:
+        """Return the namespaces of a principal that have outputs, the largest first; at most
+        :data:`MAX_STORED` of them are looked at.
+
+        Raises:
+            SuffixError: a service does not answer.
+        """
+        backend: Any = self._backend  # both backends have these
+        prefix = f"{principal}/"
+        paths = [each.path for each in backend.namespaces() if each.path.startswith(prefix)]
+        found = []
+        for path in paths[:MAX_STORED]:
+            try:
+                stats = backend.namespace(path).stats()
+            except UnknownNamespaceError:  # deleted meanwhile
+                continue
+            if stats.outputs:
+                name = path.removeprefix(prefix).removesuffix(f"/{self._model}")
+                found.append(Stored(name, stats.outputs, stats.tokens, stats.held_bytes))
+        return sorted(found, key=lambda each: -each.held_bytes)
 
     def close(self) -> None:
         """Close the backend. Idempotent."""
