@@ -72,7 +72,7 @@ class BatchRecord:
         lanes: generations that took part.
         emitted: tokens that they emitted.
         seconds: of the step, queries and bookkeeping included.
-        plain_seconds: of as many tokens in steps without drafts, by the cost curve; 0 if nothing was measured.
+        plain_seconds: of as many tokens in steps without drafts, by the cost curve; 0 if that is unknown.
     """
 
     lanes: int

@@ -105,7 +105,6 @@ class Engine(ClosedOnExit):
             self.model = opened.enter_context(LlamaModel(settings.model))
             self._target = target = opened.enter_context(ParallelLlama(self.model, settings.context))
             self.texts = self.model.vocabulary.texts
-            self._target = target
             self.context_size, self.lanes, self.queue_size = (
                 target.context_size,
                 target.lanes,

@@ -38,13 +38,51 @@ class Vocabulary:
     eog_ids: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for, as far as it is shown.
+
+    Attributes:
+        principal, namespace, agent: who asked.
+        prompt_tokens: tokens of the prompt.
+        prompt_end: the last ones; empty if the text is not shown.
+        stops: texts that end the answer.
+        has_text: whether prompt and answer are shown.
+        drafts: whether anything is drafted.
+    """
+
+    principal: str
+    namespace: str
+    agent: str
+    prompt_tokens: int
+    prompt_end: tuple[int, ...]
+    stops: tuple[str, ...]
+    has_text: bool
+    drafts: bool
+
+    @classmethod
+    def of(cls, plan: Plan) -> Asked:
+        """Return what is shown of a plan: not all of it, since ended answers are kept."""
+        caller, prompt = plan.caller, plan.prompt_ids
+        return cls(
+            caller.principal,
+            _short(caller.name),
+            _short(caller.labels.get("agent", "")),
+            len(prompt),
+            prompt[-_PROMPT_TOKENS:] if caller.store else (),
+            plan.stops,
+            caller.store,
+            caller.speculate,
+        )
+
+
 @dataclass(slots=True, eq=False)
 class Shown:
     """An answer. The feed guards it with its lock; ``progress`` grows in the scheduler's thread.
 
     Args:
         number: of the answer.
-        plan: what was asked for.
+        asked: what was asked for.
         progress: its tokens and steps.
         began: seconds since the epoch.
 
@@ -57,7 +95,7 @@ class Shown:
     """
 
     number: int
-    plan: Plan
+    asked: Asked
     progress: Progress
     began: float
     pieces: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEPT_TOKENS), init=False)
@@ -69,11 +107,6 @@ class Shown:
     _stream: DetokenizeStream | None = field(default=None, init=False)
     _tokens: int = field(default=0, init=False)  # of the progress that are in pieces
     _steps: int = field(default=0, init=False)  # of the progress that are in numbers
-
-    @property
-    def has_text(self) -> bool:
-        """Whether its text is shown."""
-        return self.plan.caller.store
 
     @property
     def state(self) -> str:
@@ -98,7 +131,7 @@ class Shown:
         steps = progress.steps[self._steps : self._steps + _STEPS_AT_ONCE]
         self._steps += len(steps)
         self.numbers.add_steps(steps)
-        if self.has_text:
+        if self.asked.has_text:
             count = len(progress.sources)  # the last one to be appended
             self._skip(count - self._tokens - KEPT_TOKENS)
             tokens = progress.token_ids[self._tokens : count]
@@ -124,7 +157,7 @@ class Shown:
 
     def _opened(self, vocabulary: Vocabulary) -> DetokenizeStream:
         if self._stream is None:
-            self._stream = DetokenizeStream(vocabulary.texts, vocabulary.eog_ids, self.plan.stops)
+            self._stream = DetokenizeStream(vocabulary.texts, vocabulary.eog_ids, self.asked.stops)
         return self._stream
 
     def _append(self, source: int, text: str) -> None:
@@ -133,7 +166,7 @@ class Shown:
 
     def _complete_text(self, vocabulary: Vocabulary) -> None:
         """Show the text that was held back, and free what is no longer needed."""
-        if self.has_text:
+        if self.asked.has_text:
             for piece in self._opened(vocabulary).finish():
                 self._append(piece.source, piece.text)
         self.progress, self._stream, self._complete = Progress(), None, True
@@ -141,7 +174,7 @@ class Shown:
     def finish(self, outcome: Outcome, end_number: int) -> None:
         """Record the end, and keep what has not been read of the last tokens."""
         rest = Progress()
-        if self.has_text:
+        if self.asked.has_text:
             self._skip(len(self.progress.sources) - self._tokens - KEPT_TOKENS)
             rest.token_ids.extend(self.progress.token_ids[self._tokens :])
             rest.sources.extend(self.progress.sources[self._tokens :])
@@ -151,18 +184,18 @@ class Shown:
 
     def describe(self, vocabulary: Vocabulary) -> dict[str, Any]:
         """Return what does not change."""
-        plan = self.plan
+        asked = self.asked
         found: dict[str, Any] = {
             "id": self.number,
-            "namespace": _short(plan.caller.name),
-            "agent": _short(plan.caller.labels.get("agent", "")),
-            "prompt_tokens": len(plan.prompt_ids),
+            "namespace": asked.namespace,
+            "agent": asked.agent,
+            "prompt_tokens": asked.prompt_tokens,
             "began": round(self.began, 1),
-            "has_text": self.has_text,
-            "drafts": plan.caller.speculate,
+            "has_text": asked.has_text,
+            "drafts": asked.drafts,
         }
-        if self.has_text:
-            tail = b"".join(map(vocabulary.texts, plan.prompt_ids[-_PROMPT_TOKENS:]))
+        if asked.has_text:
+            tail = b"".join(map(vocabulary.texts, asked.prompt_end))
             found["prompt"] = tail.decode("utf-8", "replace")
         return found
 

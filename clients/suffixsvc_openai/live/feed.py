@@ -19,7 +19,7 @@ from suffixsvc_driver.decode.requests import Outcome
 from suffixsvc_driver.decode.running_batch import BatchRecord
 from suffixsvc_openai.engine.observer import Observer, Progress
 from suffixsvc_openai.engine.plans import Plan
-from suffixsvc_openai.live.answers import Shown, Vocabulary
+from suffixsvc_openai.live.answers import Asked, Shown, Vocabulary
 from suffixsvc_openai.live.numbers import Numbers
 from suffixsvc_openai.live.rates import Rates
 
@@ -64,7 +64,7 @@ class Feed(Observer):
     def begun(self, number: int, plan: Plan, progress: Progress) -> None:
         """See the base class."""
         with self._lock:
-            self._open[number] = Shown(number, plan, progress, time.time())
+            self._open[number] = Shown(number, Asked.of(plan), progress, time.time())
 
     def refused(self, number: int) -> None:
         """See the base class."""
@@ -82,7 +82,7 @@ class Feed(Observer):
                 self._completed += 1
                 self._numbers.add(counts)
             if shown is not None:
-                ended = self._ended.setdefault(shown.plan.caller.principal, _Ended())
+                ended = self._ended.setdefault(shown.asked.principal, _Ended())
                 ended.count += 1
                 shown.finish(outcome, ended.count)
                 ended.answers.append(shown)
@@ -110,7 +110,7 @@ class Feed(Observer):
         """Return a principal's open answers, its ended ones, both in order, and the number of all that have
         ended."""
         with self._lock:
-            running = [each for each in self._open.values() if each.plan.caller.principal == principal]
+            running = [each for each in self._open.values() if each.asked.principal == principal]
             ended = self._ended.get(principal, _Ended())
             return running, list(ended.answers), ended.count
 
