@@ -72,8 +72,8 @@ class _Recorder:
         self._requests[lane] = self._taken - 1
         return lane
 
-    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "") -> int:
-        reused = self._target.begin(lane, prompt_ids, principal)
+    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "", *, fresh: bool = False) -> int:
+        reused = self._target.begin(lane, prompt_ids, principal, fresh=fresh)
         prompt = tuple(int(t) for t in prompt_ids)
         self.operations.append(Began(lane, self._requests[lane], prompt, principal))
         return reused

@@ -12,7 +12,7 @@ from suffixsvc_driver.cost.live_curve import LiveCurve
 from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.decode.parallel import generate_many
 from suffixsvc_driver.drafts.chain import common_prefix
-from suffixsvc_driver.drafts.events import QueryLayer, StepResult
+from suffixsvc_driver.drafts.events import QueryLayer, StepResult, TokenLogprobs
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
@@ -63,12 +63,15 @@ class SharedMachine:
     def missing(self, lane: int, prompt_ids: Sequence[int], principal: str = "") -> int:
         return 0
 
-    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "") -> int:
+    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "", *, fresh: bool = False) -> int:
         self._text[lane], self._at[lane] = self.texts[int(prompt_ids[0])], 0
         return 0
 
     def prefill(self, lane: int) -> int:
         return 0
+
+    def score(self, lane: int, count: int) -> tuple[int, list[TokenLogprobs]]:
+        raise NotImplementedError
 
     def sampler(self, sampling: Sampling, prompt_ids: TokenIds) -> Sampler:
         return Sampler(sampling, self.vocab_size)

@@ -116,7 +116,7 @@ class Request:
         prompt_ids: 1-D, at least one token.
         layers: in query order, cheapest first; under expected gain prompt lookup is moved after the suffix
             layers, which contain its text. Requests that run at the same time must not share layers.
-        max_tokens: largest number of tokens to emit.
+        max_tokens: largest number of tokens to emit; 0 computes the prompt only.
         sampling: sampling settings; drafted tokens that its grammar forbids are never sent.
         stop: ends the generation when it returns True.
         content: classifies the kind of a text, for the controller "content-k"; called with the end of the
@@ -125,6 +125,10 @@ class Request:
             or for those of a run of several requests.
         on_step: called after every step, before the next one starts.
         principal: owner of the prompt; KV is reused between requests of one principal only.
+        prompt_logprobs: number of most probable tokens to report with the log probability of each prompt
+            token but the first; None reports nothing. All of the prompt is computed, in narrower batches.
+            In shared batches only.
+        on_prompt: called with these log probabilities before the first step.
     """
 
     prompt_ids: TokenIds
@@ -136,6 +140,8 @@ class Request:
     calibrator: Calibrator | None = None
     on_step: Callable[[StepRecord], None] | None = None
     principal: str = ""
+    prompt_logprobs: int | None = None
+    on_prompt: Callable[[tuple[TokenLogprobs, ...]], None] | None = None
 
 
 def curve_for(target: TargetShape, curve: CostCurve | LiveCurve | None) -> CostCurve | LiveCurve:
@@ -224,6 +230,9 @@ class Generation:
         self._prefill, self._prefill_seconds = prefill, prefill_seconds
         target, content = self._target, self.request.content
         began = self._clock()
+        if self.left == 0:
+            self._decode_start, self._notify_seconds = began, 0.0
+            return Finish(self._reason)
         driver = self.driver
         by_gain = driver.config.policy is Policy.EXPECTED_GAIN
         self._sent_curve = driver.curve if by_gain else None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
+from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import TokenIds
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import LiveCurve
@@ -100,6 +101,12 @@ def stream(
     its end, the layers are not ended. ``on_step`` of the request is not called. Arguments and exceptions are
     those of :func:`generate`; exceptions are raised from the first step on.
     """
+    if request.prompt_logprobs is not None:
+        raise InvalidInputError(
+            "prompt_logprobs must be None: one generation alone does not report them",
+            got=request.prompt_logprobs,
+            remedy="Run the request in a shared batch, with generate_many or a Scheduler.",
+        )
     generation = Generation(target, request, config or DriverConfig(), curve_for(target, curve), clock)
     sampler, stop = generation.sampler, request.stop
     began = clock()

@@ -28,16 +28,18 @@ class Filling:
         prompt, principal: as requested.
         missing: tokens to compute; expected ones until it has begun.
         begun: whether a batch of it was computed.
+        fresh: it reuses nothing.
     """
 
     prompt: Sequence[int]
     principal: str
     missing: int = 0
     begun: bool = False
+    fresh: bool = False
 
     def awaits(self, other: Filling) -> bool:
         """Return whether ``other`` is going to compute tokens that this prompt can reuse."""
-        if self.begun or not other.begun or self.principal != other.principal:
+        if self.begun or self.fresh or not other.begun or self.principal != other.principal:
             return False
         cached = len(self.prompt) - 1 - self.missing
         computed = len(other.prompt) - 1 - other.missing

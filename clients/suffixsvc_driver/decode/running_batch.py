@@ -30,6 +30,7 @@ from suffixsvc_driver.drafts.events import (
     Next,
     Propose,
     StepResult,
+    TokenLogprobs,
     Verify,
 )
 from suffixsvc_driver.policy.batch_budget import allocate_budget
@@ -49,6 +50,7 @@ class Running:
     filling: Filling
     reused: int = 0  # cached tokens of the prompt, once its prefill has begun
     prefill_seconds: float = 0.0
+    scores: list[TokenLogprobs] = field(default_factory=list)
     proposal: Propose = field(default_factory=Propose)
     verify: Verify = field(default_factory=Verify)
     other_tokens: int = 0
@@ -145,7 +147,9 @@ class RunningBatch:
             self._target, request, self._config, self._curve, self._clock, self._calibrator, self._rate
         )
         self._free.remove(lane)
-        running = Running(lane, generation, done, Filling(generation.prompt, request.principal))
+        fresh = request.prompt_logprobs is not None
+        filling = Filling(generation.prompt, request.principal, fresh=fresh)
+        running = Running(lane, generation, done, filling)
         self._filling.append(running)
         return running
 
@@ -180,7 +184,11 @@ class RunningBatch:
     def _next_prompt(self) -> Running:
         for running in self._filling:
             filling = running.filling
-            if not filling.begun:
+            if filling.begun:
+                continue
+            if filling.fresh:
+                filling.missing = len(filling.prompt) - 1
+            else:
                 filling.missing = self._target.missing(running.lane, filling.prompt, filling.principal)
         return self._filling[self._order.next([running.filling for running in self._filling])]
 
@@ -188,22 +196,39 @@ class RunningBatch:
         """Prefill a batch of the prompt; after the last one the generation takes part in steps."""
         before = self._clock()
         lane, filling = running.lane, running.filling
+        outcome: Outcome | None = None
         try:
             if not filling.begun:
                 # late, so that prefixes shared with earlier prompts are already computed
-                running.reused = self._target.begin(lane, filling.prompt, filling.principal)
+                prompt, principal = filling.prompt, filling.principal
+                running.reused = self._target.begin(lane, prompt, principal, fresh=filling.fresh)
                 filling.begun = True
-            filling.missing = self._target.prefill(lane)
+            self._compute_prompt(running)
             running.prefill_seconds += self._clock() - before
             if filling.missing:
                 return
             prefilled = Prefilled(running.reused, len(filling.prompt) - 1 - running.reused)
-            running.generation.begin(prefilled, running.prefill_seconds, batched=True)
+            generation = running.generation
+            if isinstance(generation.begin(prefilled, running.prefill_seconds, batched=True), Finish):
+                outcome = generation.finish()
         except Exception as err:  # of this request only
-            self._fail(running, err)
+            outcome = Failure(err)
+        if outcome is not None:
+            self._end(running, outcome)
             return
         self._filling.remove(running)
         self._writing.append(running)
+
+    def _compute_prompt(self, running: Running) -> None:
+        """Compute a batch of the prompt, with logits if its log probabilities are asked for."""
+        request, filling = running.generation.request, running.filling
+        if request.prompt_logprobs is None:
+            filling.missing = self._target.prefill(running.lane)
+            return
+        filling.missing, found = self._target.score(running.lane, request.prompt_logprobs)
+        running.scores += found
+        if not filling.missing and request.on_prompt is not None:
+            request.on_prompt(tuple(running.scores))
 
     def _fail(self, running: Running, error: Exception) -> None:
         self._end(running, Failure(error))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from suffixsvc.types import TokenIds
-from suffixsvc_driver.drafts.events import StepResult
+from suffixsvc_driver.drafts.events import StepResult, TokenLogprobs
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import Sampling
 
@@ -159,13 +159,14 @@ class ParallelTarget(TargetShape, Protocol):
     def missing(self, lane: int, prompt_ids: Sequence[int], principal: str = "") -> int:
         """Return the number of tokens that would have to be computed if :meth:`begin` was called now."""
 
-    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "") -> int:
+    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "", *, fresh: bool = False) -> int:
         """Start a generation on an unused lane; return the number of tokens whose KV was cached. Call
-        :meth:`prefill` until it returns 0. A generation ends without a call: its lane may begin another one
-        at any time, also before its prompt is complete.
+        :meth:`prefill` or :meth:`score` until none is missing. A generation ends without a call: its lane may
+        begin another one at any time, also before its prompt is complete.
 
         Args:
             principal: the owner of the prompt; only KV of the same principal is reused.
+            fresh: reuse nothing, as :meth:`score` requires for all of a prompt.
 
         Raises:
             The errors of :meth:`check`. No other lane is affected.
@@ -174,6 +175,17 @@ class ParallelTarget(TargetShape, Protocol):
     def prefill(self, lane: int) -> int:
         """Compute one batch of the lane's missing prompt tokens; return how many are missing then, the last
         one not counted."""
+
+    def score(self, lane: int, count: int) -> tuple[int, list[TokenLogprobs]]:
+        """Compute one batch of the lane's missing prompt tokens, of at most ``max_width``, with logits.
+
+        Args:
+            count: number of most probable tokens to report at each position.
+
+        Returns:
+            The number of missing tokens, as :meth:`prefill`, and the log probabilities of the tokens after
+            the computed ones: over a whole prompt, of all but its first token.
+        """
 
     def verify_many(self, steps: Sequence[LaneStep]) -> list[StepResult | Exception]:
         """Verify each lane's draft, all in one batch, each lane at most once. If the tokens of a lane cannot

@@ -148,6 +148,29 @@ class Lane:
                 raise
             self.slot.extend(Batch(part.start, piece), len(piece))
 
+    def score(self, tokens: Sequence[int], following: Sequence[int], count: int) -> list[TokenLogprobs]:
+        """Append tokens with logits, at most ``max_width``; return the log probabilities of the token after
+        each.
+
+        Args:
+            tokens: at least one.
+            following: the token after them; none if it is the newest one.
+            count: number of most probable tokens to report.
+
+        Raises:
+            ModelError: llama.cpp failed. The slot is empty.
+        """
+        part = Part(self.slot.index, len(self.slot.tokens), tuple(tokens))
+        try:
+            self._context.decode_part(part)
+        except ModelError:
+            self._context.cut(part.slot, 0)
+            self.slot.truncate(0)
+            raise
+        self.slot.extend(Batch(part.start, part.tokens), len(part.tokens))
+        after = [*tokens[1:], *(following or [self._last])]
+        return [token_logprobs(self._context.logits(row), token, count) for row, token in enumerate(after)]
+
     def verify(self, step: LaneStep, sampler: Sampler, part: Part, offset: int) -> StepResult:
         """Verify a draft: sample at each accepted token, until a sampled token was not drafted.
 

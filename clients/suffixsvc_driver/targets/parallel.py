@@ -16,7 +16,7 @@ from pathlib import Path
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import TokenIds
-from suffixsvc_driver.drafts.events import StepResult
+from suffixsvc_driver.drafts.events import StepResult, TokenLogprobs
 from suffixsvc_driver.settings.checks import require
 from suffixsvc_driver.targets import LaneStep
 from suffixsvc_driver.targets.base import TargetBase
@@ -72,10 +72,10 @@ class ParallelLlama(TargetBase):
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
         return len(prompt_ids) - 1 - self._cache.place(prompt_ids, (lane,), principal).keep
 
-    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "") -> int:
+    def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "", *, fresh: bool = False) -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
-        keep = self._place(self._lanes[lane], prompt, (lane,), principal)
+        keep = self._place(self._lanes[lane], prompt, (lane,), principal, fresh=fresh)
         self._missing[lane] = prompt[keep:-1]
         return keep
 
@@ -93,6 +93,19 @@ class ParallelLlama(TargetBase):
             self._cache.touch(self._lanes[lane].slot)
         self._missing[lane] = missing[size:]
         return len(self._missing[lane])
+
+    def score(self, lane: int, count: int) -> tuple[int, list[TokenLogprobs]]:
+        """See :class:`suffixsvc_driver.targets.ParallelTarget`.
+
+        Raises:
+            ModelError: llama.cpp failed. The lane is empty.
+        """
+        missing = self._missing.pop(lane)
+        size = self.max_width
+        found = self._lanes[lane].score(missing[:size], missing[size : size + 1], count) if missing else []
+        self._cache.touch(self._lanes[lane].slot)
+        self._missing[lane] = missing[size:]
+        return len(self._missing[lane]), found
 
     def verify_many(self, steps: Sequence[LaneStep]) -> list[StepResult | Exception]:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`.

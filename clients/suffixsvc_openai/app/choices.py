@@ -10,9 +10,9 @@ import structlog
 
 from suffixsvc_driver.decode.detokenize_stream import DetokenizeStream, Piece
 from suffixsvc_driver.decode.generation import Result
-from suffixsvc_driver.drafts.events import FinishReason
-from suffixsvc_openai.app.scores import TokenScores
-from suffixsvc_openai.engine.call import Ended, Written
+from suffixsvc_driver.drafts.events import FinishReason, TokenLogprobs
+from suffixsvc_openai.app.scores import TokenScores, prompt_scores
+from suffixsvc_openai.engine.call import Event, PromptScored, Written
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Plan
 from suffixsvc_openai.protocol.errors import of_exception, stopping
@@ -55,9 +55,11 @@ class Answer:
     """
 
     def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._texts, self._plan = engine.texts, plan
+        self._echo = plan.echo  # until it is part of the answer
         self._stream = DetokenizeStream(engine.texts.__getitem__, engine.eog_ids, plan.stops)
         scored = plan.sampling.logprobs is not None
-        self._scores = TokenScores(engine.texts, engine.eog_ids) if scored else None
+        self._scores = TokenScores(engine.texts, engine.eog_ids, len(plan.echo)) if scored else None
         self.tokens: list[ScoredToken] | None = [] if scored else None
         self.reason: str | None = None
         self.result: Result | None = None
@@ -65,14 +67,16 @@ class Answer:
     @property
     def text(self) -> str:
         """The text so far."""
-        return self._stream.text
+        return self._plan.echo + self._stream.text
 
-    def add(self, event: Written | Ended) -> Addition:
+    def add(self, event: Event) -> Addition:
         """Add an event; return what is new.
 
         Raises:
             ApiError: the answer failed, or the server is stopping.
         """
+        if isinstance(event, PromptScored):
+            return self._begin(event.logprobs)
         if isinstance(event, Written):
             if self._scores is not None:
                 self._scores.add(event.token_ids, event.logprobs)
@@ -90,8 +94,16 @@ class Answer:
         self.result = result
         return rest
 
+    def _begin(self, logprobs: Sequence[TokenLogprobs]) -> Addition:
+        """Begin with the prompt and its log probabilities."""
+        echo, self._echo = self._echo, ""
+        tokens = prompt_scores(self._texts, self._plan.prompt_ids, echo, logprobs)
+        self.tokens = tokens.copy()
+        return Addition(echo, tokens)
+
     def _addition(self, pieces: Sequence[Piece]) -> Addition:
-        text = "".join(piece.text for piece in pieces)
+        text = self._echo + "".join(piece.text for piece in pieces)
+        self._echo = ""
         if self._scores is None or self.tokens is None:
             return Addition(text)
         tokens = self._scores.release(self._stream.released)

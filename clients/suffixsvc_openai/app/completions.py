@@ -13,6 +13,7 @@ from suffixsvc_openai.app.callers import Speaker, caller_of
 from suffixsvc_openai.app.choices import Addition
 from suffixsvc_openai.app.responding import Responder
 from suffixsvc_openai.app.service import Service
+from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.protocol.completion_request import COMPLETION_TOKENS, CompletionRequest
 from suffixsvc_openai.protocol.envelope import Envelope
@@ -21,19 +22,13 @@ from suffixsvc_openai.protocol.logprobs import completion_logprobs
 
 @dataclass(frozen=True, slots=True)
 class TextChoice:
-    """An element of ``choices``.
-
-    Attributes:
-        index: its index.
-        prefix: text before the generated one: the prompt, with ``echo``.
-    """
+    """An element of ``choices``."""
 
     index: int
-    prefix: str = ""
 
     def begin(self) -> list[dict[str, Any]]:
         """See the protocol."""
-        return [self._element(Addition(self.prefix), None)] if self.prefix else []
+        return []
 
     def add(self, new: Addition) -> list[dict[str, Any]]:
         """See the protocol."""
@@ -45,10 +40,10 @@ class TextChoice:
 
     def whole(self, answer: Addition, reason: str) -> dict[str, Any]:
         """See the protocol."""
-        return self._element(Addition(self.prefix + answer.text, answer.tokens), reason)
+        return self._element(answer, reason)
 
     def _element(self, new: Addition, reason: str | None) -> dict[str, Any]:
-        logprobs = completion_logprobs(new.tokens, len(self.prefix))
+        logprobs = completion_logprobs(new.tokens)
         return {"index": self.index, "text": new.text, "logprobs": logprobs, "finish_reason": reason}
 
 
@@ -61,18 +56,20 @@ async def completions(service: Service, request: Request) -> Response:
     prompts, engine = body.prompts, service.engine
 
     def tokens() -> Sequence[Prompt]:
-        return [Prompt(engine.tokenize(each) if isinstance(each, str) else tuple(each)) for each in prompts]
+        return [_prompt(engine, each, echo=bool(body.echo)) for each in prompts]
 
     limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     caller = caller_of(principal, request.headers, body, Speaker())
     call = await service.start(request, body, caller, tokens, limit=limit, param="prompt")
     envelope = Envelope("cmpl", "text_completion", service.model, service.fingerprint)
-    echoed = [_text(service, each) if body.echo else "" for each in prompts for _ in range(body.n or 1)]
-    choices = [TextChoice(index, prefix) for index, prefix in enumerate(echoed)]
+    choices = [TextChoice(index) for index in range(len(call.plans))]
     return await Responder(service, body, envelope).respond(request, call, choices)
 
 
-def _text(service: Service, prompt: str | list[int]) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return b"".join(service.engine.texts[token] for token in prompt).decode("utf-8", "replace")
+def _prompt(engine: Engine, prompt: str | list[int], *, echo: bool) -> Prompt:
+    tokens = engine.tokenize(prompt) if isinstance(prompt, str) else tuple(prompt)
+    if not echo:
+        return Prompt(tokens)
+    size = engine.model.vocab_size
+    data = b"".join(engine.texts[token] for token in tokens if 0 <= token < size)
+    return Prompt(tokens, echo=prompt if isinstance(prompt, str) else data.decode("utf-8", "replace"))

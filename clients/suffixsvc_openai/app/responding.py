@@ -12,7 +12,7 @@ from suffixsvc_driver.decode.generation import Result
 from suffixsvc_openai.app.choices import Addition, Answer
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.app.streaming import EventStream, event, while_connected
-from suffixsvc_openai.engine.call import Call, Ended, Written
+from suffixsvc_openai.engine.call import Call, Ended, Event
 from suffixsvc_openai.protocol.envelope import Envelope
 from suffixsvc_openai.protocol.generation_request import GenerationRequest
 from suffixsvc_openai.protocol.usage import metrics_of, usage_of
@@ -71,7 +71,7 @@ class Responder:
             raise
 
     async def _whole(
-        self, events: AsyncIterator[Written | Ended], answers: Sequence[Answer], choices: Sequence[Choice]
+        self, events: AsyncIterator[Event], answers: Sequence[Answer], choices: Sequence[Choice]
     ) -> Response:
         async for each in events:
             answers[each.index].add(each)
@@ -83,8 +83,8 @@ class Responder:
 
     async def _stream(
         self,
-        events: AsyncIterator[Written | Ended],
-        first: Written | Ended,
+        events: AsyncIterator[Event],
+        first: Event,
         begun: Addition,
         answers: Sequence[Answer],
         choices: Sequence[Choice],
@@ -103,7 +103,7 @@ class Responder:
 
     @staticmethod
     def _chunks(
-        each: Written | Ended, new: Addition, answers: Sequence[Answer], choices: Sequence[Choice]
+        each: Event, new: Addition, answers: Sequence[Answer], choices: Sequence[Choice]
     ) -> list[dict[str, Any]]:
         choice = choices[each.index]
         chunks = choice.add(new) if new.text or new.tokens else []
@@ -120,5 +120,5 @@ class Responder:
         return {"usage": usage_of(results, self._body.n or 1), "metrics": metrics_of(results)}
 
 
-async def _first(events: AsyncIterator[Written | Ended]) -> Written | Ended:
+async def _first(events: AsyncIterator[Event]) -> Event:
     return await anext(events)

@@ -144,7 +144,9 @@ class Service:
                 except InvalidInputError as error:
                     raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from None
                 stops = tuple(body.stop or ())
-                plans.append(Plan(prompt.token_ids, limit, sampling, stops, caller, prompt.compiled))
+                plans.append(
+                    Plan(prompt.token_ids, limit, sampling, stops, caller, prompt.compiled, prompt.echo)
+                )
         self._check_biases(body)
         return plans
 

@@ -44,11 +44,28 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScored:
+    """Log probabilities of the prompt of an answer, which precede its tokens.
+
+    Attributes:
+        index: of the answer.
+        logprobs: of each token of the prompt but the first.
+    """
+
+    index: int
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The end of an answer."""
 
     index: int
     outcome: Outcome
+
+
+#: of an answer: at most one PromptScored, any number of Written, one Ended
+Event = PromptScored | Written | Ended
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +93,7 @@ class Call:
     lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     cancelled: bool = field(default=False, init=False)  # guarded by the lock, as the tickets of the jobs are
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
-    _events: deque[Written | Ended] = field(default_factory=deque, init=False)
+    _events: deque[Event] = field(default_factory=deque, init=False)
     _ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _woken: bool = field(default=False, init=False)
 
@@ -93,7 +110,11 @@ class Call:
         self.jobs[index].progress.add(step, sources)
         self.put(Written(index, step.emitted, sources, step.logprobs))
 
-    def put(self, event: Written | Ended) -> None:
+    def on_prompt(self, index: int, logprobs: tuple[TokenLogprobs, ...]) -> None:
+        """Hand over the log probabilities of a prompt."""
+        self.put(PromptScored(index, logprobs))
+
+    def put(self, event: Event) -> None:
         """Hand over an event. Any thread."""
         self._events.append(event)
         if not self._woken:  # one call per batch of events: each costs a system call
@@ -107,7 +128,7 @@ class Call:
         self._woken = False
         self._ready.set()
 
-    async def events(self) -> AsyncIterator[Written | Ended]:
+    async def events(self) -> AsyncIterator[Event]:
         """Yield what was handed over, until every answer has ended."""
         left = len(self.jobs)
         while left:

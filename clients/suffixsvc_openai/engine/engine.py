@@ -214,11 +214,13 @@ class Engine(ClosedOnExit):
         request = Request(
             plan.prompt_ids,
             layers,
-            max(1, room if plan.max_tokens is None else min(plan.max_tokens, room)),
+            room if plan.max_tokens is None else min(plan.max_tokens, room),
             plan.sampling,
             StopStrings(plan.stops, self.texts.__getitem__) if plan.stops else None,
             on_step=partial(call.on_step, job.index),
             principal=plan.caller.principal,
+            prompt_logprobs=plan.prompt_logprobs,
+            on_prompt=partial(call.on_prompt, job.index),
         )
         with call.lock:
             if not call.cancelled:

@@ -43,11 +43,13 @@ class Prompt:
         token_ids: its tokens.
         grammar: what an answer must match; None for any text.
         compiled: the compiled grammar (:meth:`Engine.compile`).
+        echo: text that begins every answer; that of the prompt, if anything.
     """
 
     token_ids: tuple[int, ...]
     grammar: Structured | None = None
     compiled: StructuredGrammar | None = None
+    echo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Plan:
         stops: texts that end the answer.
         compiled: the grammar of ``sampling``, which stays compiled as long as this object is referenced, so
             that the scheduler does not wait for its compilation.
+        echo: text that begins the answer. With log probabilities, those of the prompt are reported too.
     """
 
     prompt_ids: tuple[int, ...]
@@ -68,3 +71,9 @@ class Plan:
     stops: tuple[str, ...] = ()
     caller: Caller = Caller()
     compiled: StructuredGrammar | None = None
+    echo: str = ""
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """Number of most probable tokens to report with each token of the prompt; None: report none."""
+        return self.sampling.logprobs if self.echo else None

@@ -19,6 +19,7 @@ class CompletionRequest(GenerationRequest):
     """``POST /v1/completions``. ``prompt`` is a text, its tokens, or a list of either."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
+    max_tokens: int | None = Field(None, ge=0)
     echo: bool | None = None
     best_of: int | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -26,8 +27,6 @@ class CompletionRequest(GenerationRequest):
 
     def check(self) -> None:
         """Refuse what is not supported. Raises ApiError."""
-        if self.logprobs is not None and self.echo:
-            raise unsupported("logprobs", "Leave out echo.")
         if self.suffix:
             raise unsupported("suffix")
         if self.best_of is not None and self.best_of != (self.n or 1):

@@ -45,15 +45,11 @@ def chat_logprobs(tokens: Sequence[ScoredToken] | None) -> dict[str, Any] | None
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokens: Sequence[ScoredToken] | None, offset: int = 0) -> dict[str, Any] | None:
+def completion_logprobs(tokens: Sequence[ScoredToken] | None) -> dict[str, Any] | None:
     """Return ``logprobs`` of a text completion's choice; None if they were not asked for.
 
     ``top_logprobs`` of a token are an object by text, which has the token itself too, as OpenAI's has. Of
     tokens with the same text, it has the most probable one.
-
-    Args:
-        tokens: the tokens.
-        offset: characters before the text of the tokens.
     """
     if tokens is None:
         return None
@@ -61,7 +57,7 @@ def completion_logprobs(tokens: Sequence[ScoredToken] | None, offset: int = 0) -
         "tokens": [_text(token.data, "bytes:") for token in tokens],
         "token_logprobs": [None if token.logprob is None else _finite(token.logprob) for token in tokens],
         "top_logprobs": [_by_text(token) for token in tokens],
-        "text_offset": [offset + token.offset for token in tokens],
+        "text_offset": [token.offset for token in tokens],
     }
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from suffixsvc.errors import InvalidConfigError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError
 from suffixsvc.types import Draft
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.decode.generation import Request
-from suffixsvc_driver.decode.loop import Result, generate
-from suffixsvc_driver.drafts.events import TokenLogprobs
+from suffixsvc_driver.decode.loop import Result, generate, stream
+from suffixsvc_driver.drafts.events import FinishReason, TokenLogprobs
 from suffixsvc_driver.sampling.logprobs import token_logprobs
 from suffixsvc_driver.sampling.settings import GREEDY, Sampling
 from suffixsvc_driver.targets.llama.context import ContextSettings
@@ -151,3 +151,47 @@ def test_values_without_a_model(count: int) -> None:
 def test_another_number_is_refused(count: object) -> None:
     with pytest.raises(InvalidConfigError, match="logprobs must be an int >= 0"):
         Sampling(logprobs=count)  # type: ignore[arg-type]
+
+
+def prompt_of(tokens: int) -> list[int]:
+    return [int(token) for token in np.random.default_rng(8).integers(0, 256, tokens)]
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 33, 34, 100])
+@pytest.mark.parametrize("max_tokens", [0, 9])
+def test_those_of_a_prompt_are_computed_anew_and_leave_its_kv(
+    tiny_model: Path, tokens: int, max_tokens: int
+) -> None:
+    prompt = prompt_of(tokens)
+    found: list[tuple[TokenLogprobs, ...]] = []
+    with (
+        LlamaTarget(tiny_model, WIDTH_INDEPENDENT) as alone,
+        ParallelLlama(tiny_model, WIDTH_INDEPENDENT) as target,
+    ):
+        scoring = Request(prompt, (), max_tokens, prompt_logprobs=3, on_prompt=found.append)
+        others = [Request(prompt, (), 12), Request([*prompt, 7], (), 12)]
+        expected = [generate(alone, each.prompt_ids, max_tokens=12).token_ids for each in others]
+        for requests in ([others[0]], [scoring, *others], [scoring]):  # the prompt's KV is there, or in use
+            results = generate_many(target, requests).results
+            texts = [each.token_ids for each in results if each.prompt_ids != tuple(prompt)]
+            assert texts in ([], [expected[1]])
+        assert results[0].token_ids == expected[0][:max_tokens]
+        assert results[0].prefill.reused == 0
+        assert max_tokens or results[0].finish is FinishReason.LENGTH
+        again = generate_many(target, [others[0]]).results[0]
+        assert again.token_ids == expected[0]
+        assert again.prefill.reused == tokens - 1
+        alone.begin(prompt[:1], fresh=True)
+        rows = [alone.compute((token,))[0].astype(np.float64) for token in prompt[:-1]]
+    assert len(found) == 2
+    for scores in found:
+        assert len(scores) == tokens - 1
+        for mine, row, token in zip(scores, rows, prompt[1:], strict=True):
+            exact = row - row.max() - np.log(np.exp(row - row.max()).sum())
+            assert mine.logprob == pytest.approx(exact[token], abs=1e-4)
+            assert mine.top_logprobs == pytest.approx(np.sort(exact)[::-1][:3], abs=1e-4)
+
+
+def test_one_generation_alone_does_not_report_those_of_the_prompt(target: LlamaTarget) -> None:
+    with pytest.raises(InvalidInputError, match="prompt_logprobs must be None"):
+        next(stream(target, Request([1, 2], prompt_logprobs=1)))

@@ -54,7 +54,7 @@ def test_a_failed_request_does_not_affect_others(tiny: ParallelLlama) -> None:
         Request([]),
         Request([1, tiny.vocab_size]),
         Request([1, 2], [layer, layer]),
-        Request([1, 2], max_tokens=0),
+        Request([1, 2], max_tokens=-1),
         Request(prompts[0], (), 24, stop=angry),
         Request(prompts[1], (), 24, on_step=upset),
     ]
