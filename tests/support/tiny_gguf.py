@@ -132,6 +132,12 @@ def write_tiny_chain(
     """
     width = 288  # a number of its own for each token, and a whole number of heads
     tiny = TinyWriter(path, "llama", 0, width, 1, context, add_bos=add_bos, **_with_pairs(pairs))
+    return fill_chain(tiny, follows)
+
+
+def fill_chain(tiny: TinyWriter, follows: Mapping[int, int]) -> Path:
+    """Write the tensors of a chain (:func:`write_tiny_chain`) and close the file."""
+    width = tiny.width
     tiny.gguf.add_feed_forward_length(32)
     tiny.gguf.add_head_count(width // 16)
     tiny.gguf.add_head_count_kv(width // 16)

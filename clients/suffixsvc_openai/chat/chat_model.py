@@ -25,6 +25,7 @@ from suffixsvc_openai.chat.turn import ChatTurn
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.prompts.chat_template import ChatTemplate
+from suffixsvc_openai.protocol.errors import queue_full
 from suffixsvc_openai.tools.formats import ToolFormat, format_of
 from suffixsvc_openai.tools.grammar import tool_grammar
 from suffixsvc_openai.tools.parser import ToolCallParser
@@ -61,7 +62,7 @@ class ChatModel(ClosedOnExit):
         """Return the prompt of a turn, with its grammar compiled. Takes milliseconds, at most seconds.
 
         Raises:
-            ApiError: 400: a schema or a grammar cannot be used.
+            ApiError: 400: a schema or a grammar cannot be used; 429: too many are compiled.
             InvalidInputError: the template refuses the messages; MessageError if ``param`` is known.
             LimitExceededError: the template exceeds its limits.
         """
@@ -75,6 +76,8 @@ class ChatModel(ClosedOnExit):
             compiled = None if grammar is None else self._engine.compile(grammar)
         except GrammarError as error:
             raise unusable(error, param) from None
+        except LimitExceededError as error:  # others are compiled
+            raise queue_full(error) from None
         return Prompt(self._engine.tokenize(text), grammar, compiled)
 
     def reader(self, turn: ChatTurn) -> AnswerReader:
@@ -82,7 +85,9 @@ class ChatModel(ClosedOnExit):
         choice = turn.choice
         if choice.mode is ToolMode.NONE:
             return AnswerReader(None)
-        parser = ToolCallParser(self._tool_format, choice.tools, bound=choice.binds)
+        # an answer that has a format is JSON, which is a call with a marker only
+        bare = turn.format is None
+        parser = ToolCallParser(self._tool_format, choice.tools, bound=choice.binds, bare=bare)
         return AnswerReader(parser, parallel=turn.parallel, bound=choice.binds, named=choice.named)
 
     def close(self) -> None:

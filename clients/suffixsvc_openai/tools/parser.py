@@ -51,6 +51,7 @@ class ToolCallParser:
         tool_format: of the model (:func:`suffixsvc_openai.tools.formats.format_of`).
         tools: known tools.
         bound: a grammar binds the text to calls (:mod:`suffixsvc_openai.tools.grammar`).
+        bare: objects without a marker may be calls; otherwise only those of a format without markers may.
         new_id: makes the ids of calls.
 
     Attributes:
@@ -64,6 +65,7 @@ class ToolCallParser:
         tools: ToolSet,
         *,
         bound: bool = False,
+        bare: bool = True,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         self.calls = 0
@@ -71,8 +73,9 @@ class ToolCallParser:
         self._syntax = SYNTAX[tool_format]
         self._tools = tools
         self._bound = bound
+        self._bare = _BARE if bare or not self._syntax.marker else ()
         self._new_id = new_id
-        firsts = {opener[0] for opener in (*self._syntax.openers, *_BARE)}
+        firsts = {opener[0] for opener in (*self._syntax.openers, *self._bare)}
         self._interesting = re.compile(f"[{re.escape(''.join(sorted(firsts)))}]")
         self._state: Callable[[str, int], int] = self._content
         self._deltas: list[Delta] = []
@@ -138,7 +141,7 @@ class ToolCallParser:
         self._say(text[at:end])
         if found is None:
             return end
-        openers = (*self._syntax.openers, *_BARE) if self._line_start else self._syntax.openers
+        openers = (*self._syntax.openers, *self._bare) if self._line_start else self._syntax.openers
         if not self._expect(openers, text[end]):
             self._say(text[end])
             return end + 1

@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suffixsvc.errors import GrammarError, InvalidConfigError, MissingExtraError, ModelError
+from suffixsvc.errors import (
+    GrammarError,
+    InvalidConfigError,
+    LimitExceededError,
+    MissingExtraError,
+    ModelError,
+)
 from suffixsvc_driver.sampling.settings import Sampling
 from suffixsvc_driver.sampling.structured import JsonObject, JsonSchema, Lark, Regex, Structured
 from suffixsvc_driver.targets.llama import structured_compiler
@@ -106,7 +112,7 @@ def test_a_compilation_that_takes_too_long_is_left(tiny_model: Path, monkeypatch
             with pytest.raises(GrammarError, match=r"within 0\.05 s"):
                 compiler.compile(Regex("slow"))
         compiler.time_limit = 60
-        with pytest.raises(GrammarError, match="2 of them"):
+        with pytest.raises(LimitExceededError, match="2 of them"):
             compiler.compile(Regex("other"))
         assert compiler.compile(Regex("quick")).allowed(list(b"quick")) == 5, "those in the cache are served"
         left = [thread for thread in threading.enumerate() if thread.name == "suffixsvc-grammar"]

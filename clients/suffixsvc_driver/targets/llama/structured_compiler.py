@@ -12,7 +12,13 @@ import threading
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from suffixsvc.errors import GrammarError, MissingExtraError, SuffixError, VocabularyMismatchError
+from suffixsvc.errors import (
+    GrammarError,
+    LimitExceededError,
+    MissingExtraError,
+    SuffixError,
+    VocabularyMismatchError,
+)
 from suffixsvc_driver.sampling.structured import Lark, Regex, Structured, json_options, json_schema
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.llama.structured_grammar import Compiled, StructuredGrammar, brief
@@ -67,6 +73,7 @@ class GrammarCompiler:
             MissingExtraError: llguidance is not installed.
             GrammarError: the value is malformed, not supported by llguidance, takes too long or permits no
                 text; or the model has no end-of-generation token.
+            LimitExceededError: others take too long: the same value may be compiled later.
             ModelError: the model was closed.
         """
         tokenizer = self._open_tokenizer()
@@ -102,7 +109,7 @@ class GrammarCompiler:
     def _compile_in_time(self, value: Structured, tokenizer: Any) -> Compiled:
         with self._lock:
             if self._left >= _MAX_LEFT:
-                raise GrammarError(
+                raise LimitExceededError(
                     "a grammar must not be compiled while others take too long",
                     got=f"{self._left} of them",
                     remedy="Try again later.",
