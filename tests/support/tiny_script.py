@@ -6,6 +6,7 @@ has different answers, as an agent needs them: a call after a question, a text a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,10 +19,12 @@ MAX_PARTS = 24
 
 #: ends prompts with "Q", and with "R" after the result of a tool; it has a place for tools
 AGENT_TEMPLATE = (
-    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.content %}{{ message.content }}{% endif %}"
-    "{% for call in message.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}"
+    "{% for call in message.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
+    "{% endfor %}"
     "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}{{ 'R' if messages[-1].role == 'tool' else 'Q' }}{% endif %}"
 )
@@ -33,8 +36,8 @@ def write_tiny_script(
     """Write a model whose text after a character is an answer, each part of which is a token.
 
     Args:
-        answers: parts by the character before them, of two bytes or more, at most 24 different ones. Parts that begin with "<|" are
-            control tokens.
+        answers: parts by the character before them. At most 24 different ones, of two bytes or more. Parts
+            that begin with "<|" are control tokens.
         template: chat template; by default the file has none, and prompts end with a line feed.
     """
     parts = list(dict.fromkeys(part for answer in answers.values() for part in answer))
@@ -54,6 +57,6 @@ def write_tiny_script(
     follows: dict[int, int] = {}
     for start, answer in answers.items():
         path_ids = [ord(start), *(ids[part] for part in answer), _TURN_END]
-        for before, after in zip(path_ids, path_ids[1:], strict=False):
+        for before, after in itertools.pairwise(path_ids):
             assert follows.setdefault(before, after) == after, "each part has one successor"
     return fill_chain(tiny, follows)

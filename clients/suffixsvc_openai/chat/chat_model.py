@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import structlog
 
 from suffixsvc.errors import GrammarError, InvalidInputError, LimitExceededError
@@ -25,7 +27,7 @@ from suffixsvc_openai.chat.turn import ChatTurn
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.prompts.chat_template import ChatTemplate
-from suffixsvc_openai.protocol.errors import queue_full
+from suffixsvc_openai.protocol.errors import ApiError
 from suffixsvc_openai.tools.formats import ToolFormat, format_of
 from suffixsvc_openai.tools.grammar import tool_grammar
 from suffixsvc_openai.tools.parser import ToolCallParser
@@ -77,7 +79,8 @@ class ChatModel(ClosedOnExit):
         except GrammarError as error:
             raise unusable(error, param) from None
         except LimitExceededError as error:  # others are compiled
-            raise queue_full(error) from None
+            busy = HTTPStatus.TOO_MANY_REQUESTS
+            raise ApiError(busy, str(error), param=param, code="rate_limit_exceeded") from None
         return Prompt(self._engine.tokenize(text), grammar, compiled)
 
     def reader(self, turn: ChatTurn) -> AnswerReader:
