@@ -109,7 +109,7 @@ def test_an_invalid_field_is_named(http: httpx.Client, param: str, fields: dict[
         ("prompt", {"prompt": ["a"] * 65}),
         ("best_of", {"best_of": 3}),
         ("logprobs", {"logprobs": 6}),
-        ("suffix", {"suffix": "end"}),
+        ("suffix", {"suffix": "end"}),  # the model has no tokens for it
     ],
 )
 def test_an_invalid_field_of_a_completion_is_named(

@@ -15,8 +15,10 @@ from suffixsvc_openai.app.responding import Responder
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Prompt
+from suffixsvc_openai.prompts.infill import infill_prompt
 from suffixsvc_openai.protocol.completion_request import COMPLETION_TOKENS, CompletionRequest
 from suffixsvc_openai.protocol.envelope import Envelope
+from suffixsvc_openai.protocol.errors import unsupported
 from suffixsvc_openai.protocol.logprobs import completion_logprobs
 
 
@@ -54,9 +56,11 @@ async def completions(service: Service, request: Request) -> Response:
     service.require_model(body.model)
     body.check()
     prompts, engine = body.prompts, service.engine
+    if body.suffix and engine.model.infill_tokens is None:
+        raise unsupported("suffix", "The model has no fill-in-the-middle tokens.")
 
     def tokens() -> Sequence[Prompt]:
-        return [_prompt(engine, each, echo=bool(body.echo)) for each in prompts]
+        return [_prompt(engine, each, body) for each in prompts]
 
     limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     caller = caller_of(principal, request.headers, body, Speaker())
@@ -66,10 +70,15 @@ async def completions(service: Service, request: Request) -> Response:
     return await Responder(service, body, envelope).respond(request, call, choices)
 
 
-def _prompt(engine: Engine, prompt: str | list[int], *, echo: bool) -> Prompt:
-    tokens = engine.tokenize(prompt) if isinstance(prompt, str) else tuple(prompt)
-    if not echo:
+def _prompt(engine: Engine, prompt: str | list[int], body: CompletionRequest) -> Prompt:
+    if body.suffix:
+        tokens = infill_prompt(engine.model, prompt, body.suffix)
+    else:
+        tokens = engine.tokenize(prompt) if isinstance(prompt, str) else tuple(prompt)
+    if not body.echo:
         return Prompt(tokens)
     size = engine.model.vocab_size
-    data = b"".join(engine.texts[token] for token in tokens if 0 <= token < size)
-    return Prompt(tokens, echo=prompt if isinstance(prompt, str) else data.decode("utf-8", "replace"))
+    if isinstance(prompt, str):
+        return Prompt(tokens, echo=prompt)
+    data = b"".join(engine.texts[token] for token in prompt if 0 <= token < size)
+    return Prompt(tokens, echo=data.decode("utf-8", "replace"))

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
-from suffixsvc_openai.protocol.errors import invalid, unsupported
+from suffixsvc_openai.protocol.errors import invalid
 from suffixsvc_openai.protocol.generation_request import MAX_CHOICES, GenerationRequest
 
 #: tokens a completion has by default, as OpenAI's
@@ -27,8 +27,8 @@ class CompletionRequest(GenerationRequest):
 
     def check(self) -> None:
         """Refuse what is not supported. Raises ApiError."""
-        if self.suffix:
-            raise unsupported("suffix")
+        if self.suffix and self.echo and self.logprobs is not None:
+            raise invalid("logprobs", "be null with suffix and echo", got=self.logprobs)
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise invalid("best_of", "equal n: this server does not rank answers", got=self.best_of)
         if len(self.prompts) * (self.n or 1) > MAX_CHOICES:

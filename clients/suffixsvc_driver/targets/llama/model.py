@@ -41,6 +41,15 @@ class SpecialToken:
     strips: bool
 
 
+@dataclass(frozen=True, slots=True)
+class InfillTokens:
+    """Tokens that mark the parts of a text to fill in the middle of."""
+
+    prefix: int
+    suffix: int
+    middle: int
+
+
 class LlamaModel(ClosedOnExit):
     """A loaded model. Close it, or use it as a context manager; close its contexts first.
 
@@ -200,6 +209,13 @@ class LlamaModel(ClosedOnExit):
         return tuple(
             SpecialToken(i, self.token_bytes(i), bool(its & strips)) for i, its in found if its & special
         )
+
+    @cached_property
+    def infill_tokens(self) -> InfillTokens | None:
+        """Tokens to fill in the middle of a text; None if the model was not trained for it."""
+        lib, vocab = self._lib, self._vocab
+        ids = lib.llama_vocab_fim_pre(vocab), lib.llama_vocab_fim_suf(vocab), lib.llama_vocab_fim_mid(vocab)
+        return None if min(ids) < 0 else InfillTokens(*ids)
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token, special tokens spelled out; empty for an unused id."""
