@@ -96,7 +96,7 @@ def _open(
         return writer.plain(job.prompt_ids, job.max_tokens).result.token_ids
 
     answer = PreparedAnswers(options.prepared, key_of(fixture.target).model, write, experts)
-    workloads = load_workloads(options, fixture.model, answer)
+    workloads = load_workloads(options.workload_choice, fixture.model, answer)
     peers: list[WholeVariant] = []
     if options.llama_bin is not None and experts is None:
         peers = open_peers(

@@ -14,6 +14,7 @@ from suffixsvc.verb_options import option
 from suffixsvc_models.load_options import LoadOptions
 
 if TYPE_CHECKING:
+    from suffixsvc_bench.decode.workload.jobs import WorkloadChoice
     from suffixsvc_bench.speculation.model_fixture import FixtureOptions
 
 #: fields that do not affect results
@@ -142,6 +143,13 @@ class DecodeOptions(LoadOptions):
             offload=Offload.of(self),
             kv_type=self.kv_type_or_default,
         )
+
+    @property
+    def workload_choice(self) -> WorkloadChoice:
+        """The workloads to load."""
+        from suffixsvc_bench.decode.workload.jobs import WorkloadChoice  # noqa: PLC0415 - loads the driver
+
+        return WorkloadChoice(self.workloads, self.calls, self.max_tokens, self.context, self.log, self.files)
 
     def as_dict(self) -> dict[str, Any]:
         """Options as JSON-able data, from which the command can be reproduced; files by their names."""

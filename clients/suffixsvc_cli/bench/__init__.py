@@ -5,6 +5,7 @@ from __future__ import annotations
 from suffixsvc_cli.base.groups import verb_group
 from suffixsvc_cli.bench.build import bench_build
 from suffixsvc_cli.bench.decode import bench_decode
+from suffixsvc_cli.bench.http import bench_http
 from suffixsvc_cli.bench.index import bench_index
 from suffixsvc_cli.bench.preload import bench_preload
 from suffixsvc_cli.bench.publish import bench_publish
@@ -27,5 +28,6 @@ app = verb_group(
     bench_build,
     rpc,
     bench_decode,
+    bench_http,
     bench_publish,
 )

@@ -59,7 +59,7 @@ class ServerVariant:
         self._start()
 
     def _start(self) -> None:
-        self._port = _free_port()
+        self._port = free_port()
         line = [*self._command, "--port", str(self._port)]
         self._child = self._children.start_program(self.name, line, self.healthy, _START_SECONDS)
         self._used = False
@@ -175,7 +175,8 @@ def start_servers(
     return servers
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a free port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.decode.options import DecodeOptions
 from suffixsvc_bench.demo import database
 from suffixsvc_bench.demo.agents import PLANNER, PYTHON_WRITER, REPORTER, SQL_WRITER
 from suffixsvc_bench.demo.pipeline import Call, answer_question
@@ -76,6 +75,27 @@ class Workload:
     warmup: Sequence[AnsweredJob] = field(default_factory=tuple)
 
 
+@dataclass(frozen=True, slots=True)
+class WorkloadChoice:
+    """Workloads of a run.
+
+    Attributes:
+        names: of :data:`WORKLOADS`.
+        calls: maximum number of jobs of each workload.
+        max_tokens: maximum tokens of an answer of the workloads that have no limit of their own.
+        context: tokens of a prompt and its answer together.
+        log: recorded log for the workload log.
+        files: prompts of the workload files.
+    """
+
+    names: tuple[str, ...]
+    calls: int
+    max_tokens: int
+    context: int
+    log: Path | None = None
+    files: tuple[Path, ...] = ()
+
+
 #: answers a job by plain decoding
 Answer = Callable[[Job], Sequence[int]]
 
@@ -98,8 +118,8 @@ def check_workloads(names: Sequence[str], log: Path | None, files: Sequence[Path
             raise InvalidInputError("--file must be a file", got=str(file))
 
 
-def load_workloads(options: DecodeOptions, model: LlamaModel, answer: Answer) -> list[Workload]:
-    """Load the workloads of the options, each with at most ``calls`` jobs that fit into the context.
+def load_workloads(choice: WorkloadChoice, model: LlamaModel, answer: Answer) -> list[Workload]:
+    """Load workloads, each with the jobs that fit into the context.
 
     Args:
         answer: called for texts that must exist before: in the demo's passes, an agent's prompt contains the
@@ -108,14 +128,14 @@ def load_workloads(options: DecodeOptions, model: LlamaModel, answer: Answer) ->
     Raises:
         InvalidInputError: a log or a file cannot be read, or no prompt fits.
     """
-    loader = _WorkloadLoader(options, model, answer)
-    return [loader.load(name) for name in options.workloads]
+    loader = _WorkloadLoader(choice, model, answer)
+    return [loader.load(name) for name in choice.names]
 
 
 class _WorkloadLoader:
-    def __init__(self, options: DecodeOptions, model: LlamaModel, answer: Answer) -> None:
-        self._options, self._model, self._answer = options, model, answer
-        self._context = options.context - options.max_tokens
+    def __init__(self, choice: WorkloadChoice, model: LlamaModel, answer: Answer) -> None:
+        self._choice, self._model, self._answer = choice, model, answer
+        self._context = choice.context - choice.max_tokens
         self._passes: dict[str, list[AnsweredJob]] = {}
         self._prompts: dict[str, Any] = tomllib.loads(_PROMPTS.read_text(encoding="utf-8"))
 
@@ -133,7 +153,7 @@ class _WorkloadLoader:
     def _agents(self, name: str) -> Workload:
         jobs: list[Job] = []
         for questions in (SECOND_PASS, THIRD_PASS):
-            if len(jobs) < self._options.calls:
+            if len(jobs) < self._choice.calls:
                 jobs += [w.job for w in self._pass(questions) if w.job.agent in _AGENTS[name]]
         return Workload(name, self._limited(jobs), self._pass(FIRST_PASS))
 
@@ -158,7 +178,7 @@ class _WorkloadLoader:
         return answered
 
     def _log(self) -> Workload:
-        log, most = self._options.log, self._options.max_tokens
+        log, most = self._choice.log, self._choice.max_tokens
         assert log is not None, "checked by check_workloads"
         jobs = []
         for i, call in enumerate(read_calls(log, self._model.token_array)):
@@ -166,7 +186,7 @@ class _WorkloadLoader:
             if ids:
                 tokens = min(most, max(16, len(call.response)))
                 jobs.append(Job(f"call-{i}", call.agent or "log", ids, tokens))
-            if len(jobs) >= self._options.calls:
+            if len(jobs) >= self._choice.calls:
                 break
         if not jobs:
             raise InvalidInputError(f"{log} must have a prompt")
@@ -174,7 +194,7 @@ class _WorkloadLoader:
 
     def _files(self) -> Workload:
         jobs = []
-        for file in self._options.files:
+        for file in self._choice.files:
             try:
                 text = file.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as err:
@@ -191,7 +211,7 @@ class _WorkloadLoader:
 
     def _repeat(self) -> Workload:
         """Agents' calls that are repeated, and a file that is edited again."""
-        calls, edits = self._options.calls, self._edits()
+        calls, edits = self._choice.calls, self._edits()
         again = [w for w in self._pass(SECOND_PASS) if w.job.agent != PYTHON_WRITER.name]
         again = again[: max(1, calls // 2)]
         again += [AnsweredJob(job, tuple(self._answer(job))) for job in edits[: calls - len(again)]]
@@ -205,7 +225,7 @@ class _WorkloadLoader:
         jobs: list[Job] = []
         system = {"role": "system", "content": self._prompts["edit"]["system"]}
         for file in self._prompts["edit"]["file"]:
-            tokens = max(self._options.max_tokens, len(self._model.tokenize(file["text"])) + 40)
+            tokens = max(self._choice.max_tokens, len(self._model.tokenize(file["text"])) + 40)
             for i, change in enumerate(file["changes"]):
                 text = f"{change}\n\n```python\n{file['text'].strip()}\n```"
                 jobs.append(self._job(f"{file['name']}-{i}", "edit", [system, _user(text)], tokens))
@@ -215,11 +235,11 @@ class _WorkloadLoader:
         self, key: str, agent: str, messages: Sequence[dict[str, str]], max_tokens: int | None = None
     ) -> Job:
         ids = tuple(self._model.tokenize(self._model.chat(messages)))
-        return Job(key, agent, ids, max_tokens or self._options.max_tokens)
+        return Job(key, agent, ids, max_tokens or self._choice.max_tokens)
 
     def _limited(self, jobs: Sequence[Job]) -> list[Job]:
         fitting = [job for job in jobs if len(job.prompt_ids) + 16 <= self._context]
-        return fitting[: self._options.calls]
+        return fitting[: self._choice.calls]
 
 
 def _user(text: str) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Parts of `bench http`: one client, several clients, a conversation, JSON schemas."""

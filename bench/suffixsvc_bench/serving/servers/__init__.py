@@ -1,0 +1,1 @@
+"""Subjects of `bench http`: servers as processes, and the driver called directly."""
