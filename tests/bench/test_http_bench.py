@@ -37,7 +37,7 @@ TOKENS = 12
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectDriver]:
     """The driver on a model whose answers are noise; every byte is a token."""
-    path = write_tiny_llama(tmp_path_factory.mktemp("noise") / "noise.gguf", seed=3, sharpness=1.0)
+    path = write_tiny_llama(tmp_path_factory.mktemp("noise") / "noise.gguf", seed=3, sharpness=0.3)
     settings = ContextSettings(context_size=256, slots=2, threads=1, kv_type="f32", flash_attention=False)
     with LlamaTarget(path, settings) as target:
         yield DirectDriver(target, slots=2)
@@ -71,9 +71,8 @@ def test_answers_are_compared_with_the_drivers_tokens(noise: DirectDriver) -> No
             verdict = compare(noise, job, own.token_ids, reply(text, at + 2))
             near = float(logits.max() - logits[other]) <= MAX_GAP
             seen.add(near)
-            # a byte before it may be a near-tie of its own, but then it is not what was written
             assert verdict is (Verdict.NEAR_TIE if near else Verdict.DIFFERENT)
-    assert False in seen
+    assert seen == {True, False}
 
 
 def test_an_answer_that_ends_early_is_compared_by_the_end_token(noise: DirectDriver) -> None:
@@ -103,7 +102,11 @@ def test_the_best_mode_is_that_of_the_most_tokens_per_second() -> None:
     fast, slow = [reply("x" * 8, 8, 1.0)] * 2, [reply("x" * 8, 8, 4.0)] * 2
     found = best_mode(
         workload,
-        {"suffixsvc": [reply("x" * 8, 8, 0.5)] * 2, "llama-server plain": slow, "llama-server ngram-mod": fast},
+        {
+            "suffixsvc": [reply("x" * 8, 8, 0.5)] * 2,
+            "llama-server plain": slow,
+            "llama-server ngram-mod": fast,
+        },
         len,
     )
     assert found is not None

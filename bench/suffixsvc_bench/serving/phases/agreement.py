@@ -73,7 +73,8 @@ def compare(driver: DirectDriver, job: Job, reference: Sequence[int], reply: Rep
         return Verdict.SAME
     for at in range(common, max(-1, common - _BACK - 1), -1):
         rest = written[sum(map(len, texts[:at])) :]
-        if _near_tie(driver, [*job.prompt_ids, *reference[:at]], rest):
+        own = reference[at] if at < len(reference) else None
+        if _near_tie(driver, [*job.prompt_ids, *reference[:at]], rest, own):
             return Verdict.NEAR_TIE
     return Verdict.DIFFERENT
 
@@ -94,11 +95,16 @@ def _cut(texts: Sequence[bytes], written: bytes, limited: bool) -> bool:
     return limited and (expected.startswith(written) or written.startswith(expected))
 
 
-def _near_tie(driver: DirectDriver, token_ids: Sequence[int], rest: bytes) -> bool:
-    """Whether a token with which ``rest`` can begin is nearly as likely as the most likely one."""
+def _near_tie(driver: DirectDriver, token_ids: Sequence[int], rest: bytes, own: int | None) -> bool:
+    """Whether a token with which ``rest`` can begin is nearly as likely as the most likely one.
+
+    Args:
+        own: the driver's token, which is not the one that was written.
+    """
     logits = driver.logits(token_ids)
     if rest:
         candidates = [i for i, text in enumerate(driver.texts) if text and rest.startswith(text)]
     else:
         candidates = list(driver.end_ids)
+    candidates = [token for token in candidates if token != own]
     return bool(candidates) and float(logits.max()) - float(logits[candidates].max()) <= MAX_GAP
