@@ -122,6 +122,30 @@ def test_a_compilation_that_takes_too_long_is_left(tiny_model: Path, monkeypatch
         assert compiler.compile(Regex("other")).allowed(list(b"other")) == 5
 
 
+def test_a_grammar_in_use_is_not_compiled_again(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler takes it from the cache however many others were compiled since the request was queued."""
+    real, compiled = structured_compiler._start_of, list[Structured]()
+
+    def counted(value: Structured, tokenizer: Any) -> Any:
+        compiled.append(value)
+        return real(value, tokenizer)
+
+    monkeypatch.setattr(structured_compiler, "_start_of", counted)
+    monkeypatch.setattr(structured_compiler, "_CACHED", 2)
+    with LlamaModel(tiny_model, vocab_only=True) as model:
+        compiler = GrammarCompiler(model)
+        used = compiler.compile(Regex("used"))
+        for text in "abc":
+            compiler.compile(Regex(text))
+        assert compiler.compile(Regex("used")).allowed(list(b"used")) == 4
+        assert compiled == [Regex(text) for text in ("used", "a", "b", "c")]
+        del used
+        for text in "abc":
+            compiler.compile(Regex(text))
+        compiler.compile(Regex("used"))
+        assert compiled.count(Regex("used")) == 2, "the cache is bounded"
+
+
 def test_a_text_beyond_the_limits_is_an_error_and_no_end(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
