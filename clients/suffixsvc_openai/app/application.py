@@ -17,6 +17,8 @@ from suffixsvc.errors import SuffixError
 from suffixsvc_openai.app.chat import chat_completions
 from suffixsvc_openai.app.completions import completions
 from suffixsvc_openai.app.live import live_events, live_page
+from suffixsvc_openai.app.responses.create import create_response
+from suffixsvc_openai.app.responses.stored import delete_response, get_response, list_input_items
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.app.streaming import ClientGone
 from suffixsvc_openai.protocol.errors import ApiError, of_exception
@@ -44,6 +46,11 @@ def create_application(service: Service) -> FastAPI:
     add("GET", "/v1/models/{name:path}", _model)
     add("POST", "/v1/completions", completions)
     add("POST", "/v1/chat/completions", chat_completions)
+    add("POST", "/v1/responses", create_response)
+    add("POST", "/v1/responses/compact", _not_served)  # else it were an id with another method
+    add("GET", "/v1/responses/{id}", get_response)
+    add("DELETE", "/v1/responses/{id}", delete_response)
+    add("GET", "/v1/responses/{id}/input_items", list_input_items)
     app.add_exception_handler(ApiError, _on_error)
     app.add_exception_handler(SuffixError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -72,6 +79,10 @@ async def _model(service: Service, request: Request) -> Response:
     service.keys.principal(request.headers)
     service.require_model(request.path_params["name"])
     return JSONResponse(service.describe_model())
+
+
+async def _not_served(_service: Service, _request: Request) -> Response:
+    raise HTTPException(HTTPStatus.NOT_FOUND)
 
 
 async def _on_error(_request: Request, error: Exception) -> Response:

@@ -6,8 +6,9 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from suffixsvc_openai.app.callers import Speaker, caller_of, texts_of
+from suffixsvc_openai.app.choices_writer import ChoicesWriter
 from suffixsvc_openai.app.message_choice import MessageChoice
-from suffixsvc_openai.app.responding import Responder
+from suffixsvc_openai.app.responding import respond
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.protocol.chat_request import ChatRequest
 from suffixsvc_openai.protocol.envelope import Envelope
@@ -28,4 +29,5 @@ async def chat_completions(service: Service, request: Request) -> Response:
     call = await service.start(request, body, caller, prompts, limit=body.limit, param="messages")
     envelope = Envelope("chatcmpl", "chat.completion", service.model, service.fingerprint)
     choices = [MessageChoice(index, chat.reader(turn)) for index in range(body.n or 1)]
-    return await Responder(service, body, envelope, chunk=".chunk").respond(request, call, choices)
+    writer = ChoicesWriter(service.engine, call, body, envelope, choices, chunk=".chunk")
+    return await respond(service.engine, request, call, writer, stream=bool(body.stream))

@@ -11,7 +11,8 @@ from fastapi.responses import Response
 
 from suffixsvc_openai.app.callers import Speaker, caller_of
 from suffixsvc_openai.app.choices import Addition
-from suffixsvc_openai.app.responding import Responder
+from suffixsvc_openai.app.choices_writer import ChoicesWriter
+from suffixsvc_openai.app.responding import respond
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Prompt
@@ -67,7 +68,8 @@ async def completions(service: Service, request: Request) -> Response:
     call = await service.start(request, body, caller, tokens, limit=limit, param="prompt")
     envelope = Envelope("cmpl", "text_completion", service.model, service.fingerprint)
     choices = [TextChoice(index) for index in range(len(call.plans))]
-    return await Responder(service, body, envelope).respond(request, call, choices)
+    writer = ChoicesWriter(service.engine, call, body, envelope, choices)
+    return await respond(service.engine, request, call, writer, stream=bool(body.stream))
 
 
 def _prompt(engine: Engine, prompt: str | list[int], body: CompletionRequest) -> Prompt:

@@ -12,7 +12,7 @@ from suffixsvc_openai.tools.deltas import ArgumentsDelta, CallStart, ContentDelt
 
 
 class MessageChoice:
-    """See :class:`suffixsvc_openai.app.responding.Choice`.
+    """See :class:`suffixsvc_openai.app.choices_writer.Choice`.
 
     Log probabilities are those of all tokens of the message, of calls too. In a stream they are sent with the
     first chunk that is made of their text.

@@ -26,6 +26,7 @@ from suffixsvc_openai.live.feed import Feed
 from suffixsvc_openai.live.viewer import ViewerLimit
 from suffixsvc_openai.protocol.errors import ApiError, invalid, queue_full, stopping
 from suffixsvc_openai.protocol.generation_request import GenerationRequest, unknown_fields
+from suffixsvc_openai.responses.stored import ResponseStore
 
 _SEEDS: Final = 1 << 63
 
@@ -44,6 +45,7 @@ class Service:
         metrics: metrics.
         model: id of the model.
         feed: what the live page shows.
+        responses: the stored ones.
         draining: new calls are refused.
         viewers: counts the open live pages.
     """
@@ -54,6 +56,7 @@ class Service:
     metrics: Metrics
     model: str
     feed: Feed
+    responses: ResponseStore = field(default_factory=ResponseStore)
     draining: bool = False
     viewers: ViewerLimit = field(default_factory=ViewerLimit)
     created: int = field(default_factory=lambda: int(time.time()))

@@ -56,13 +56,14 @@ async def _disconnection(receive: Receive) -> None:
         pass
 
 
-def event(data: dict[str, Any]) -> str:
-    """Return a server-sent event."""
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+def event(data: dict[str, Any], kind: str | None = None) -> str:
+    """Return a server-sent event; ``kind`` is its type, if its clients expect one."""
+    head = "" if kind is None else f"event: {kind}\n"
+    return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 async def with_end(events: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Append the end of a stream, or the error that ended it."""
+    """Append the end of a stream of completions, or the error that ended it."""
     try:
         async for each in events:
             yield each
@@ -113,7 +114,7 @@ class EventStream(TimedStream):
     def __init__(
         self, engine: Engine, call: Call, events: AsyncIterator[str], stall_seconds: float = STALL_SECONDS
     ) -> None:
-        super().__init__(with_end(events), stall_seconds)
+        super().__init__(events, stall_seconds)
         self._engine, self._call = engine, call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -96,12 +96,17 @@ def unsupported(param: str, remedy: str | None = None) -> ApiError:
     )
 
 
-def of_validation(error: ValidationError) -> ApiError:
-    """Return the first error of an invalid body."""
+def of_validation(error: ValidationError, at: str = "") -> ApiError:
+    """Return the first error of an invalid body.
+
+    Args:
+        error: of the validation.
+        at: path of what was validated; "" for the body.
+    """
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         return ApiError(HTTPStatus.BAD_REQUEST, f"the body must be JSON: {first['msg']}")
-    param = _path(first["loc"])
+    param = (at + _path(first["loc"])).removeprefix(".")
     text = str(first["msg"])
     shown = repr(first["input"])[:_SHOWN]
     if first["type"] == "missing":
@@ -115,7 +120,7 @@ def of_validation(error: ValidationError) -> ApiError:
 
 def _path(parts: Iterable[int | str]) -> str:
     """Return the path of a field, as ``messages[0].role``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
 
 
 def of_exception(error: BaseException) -> ApiError:

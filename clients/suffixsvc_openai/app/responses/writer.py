@@ -1,0 +1,100 @@
+"""Writer of a response: whole, or as the events of a stream.
+
+    response.created, response.in_progress, (events of the output), response.completed
+
+A stream that fails ends with ``error``, at which OpenAI's clients raise an exception, and
+``response.failed``. It has no ``[DONE]``, as OpenAI's has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import count
+from typing import Any
+
+import structlog
+
+from suffixsvc_openai.app.choices import Answer
+from suffixsvc_openai.app.responding import Events
+from suffixsvc_openai.app.streaming import event
+from suffixsvc_openai.chat.reader import AnswerReader
+from suffixsvc_openai.engine.call import Event
+from suffixsvc_openai.protocol.errors import of_exception
+from suffixsvc_openai.responses.document import Document, status_of
+from suffixsvc_openai.responses.output import Output, StreamEvent
+
+_log = structlog.get_logger(__name__)
+
+
+class ResponseWriter:
+    """See :class:`suffixsvc_openai.app.responding.Writer`.
+
+    Args:
+        answer: of the call.
+        document: the response.
+        reader: of the answer's text.
+        keep: stores the response at its end; None if it is not stored.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        document: Document,
+        reader: AnswerReader,
+        keep: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
+        self._answer, self._document, self._reader, self._keep = answer, document, reader, keep
+        self._output = Output()
+        self._numbers = count()
+
+    async def whole(self, events: Events) -> dict[str, Any]:
+        """See the protocol."""
+        async for each in events:
+            self.read(each)
+        return self._end()
+
+    async def stream(self, begun: list[StreamEvent], events: Events) -> AsyncIterator[str]:
+        """See the protocol."""
+        response = self._document.begun()
+        for kind in ("response.created", "response.in_progress"):
+            yield self._sent({"type": kind, "response": response})
+        try:
+            for data in begun:
+                yield self._sent(data)
+            async for each in events:
+                for data in self.read(each):
+                    yield self._sent(data)
+            response = self._end()
+            yield self._sent({"type": f"response.{response['status']}", "response": response})
+        except Exception as error:
+            for data in self._failed(error):
+                yield self._sent(data)
+
+    def read(self, event: Event) -> list[StreamEvent]:
+        """See the protocol."""
+        deltas = self._reader.feed(self._answer.add(event).text)
+        if self._answer.reason is None:
+            return self._output.add(deltas)
+        events = self._output.add([*deltas, *self._reader.finish()])
+        return events + self._output.end(status_of(self._answer.reason))
+
+    def _end(self) -> dict[str, Any]:
+        """Return the response, stored."""
+        answer = self._answer
+        assert answer.reason is not None and answer.result is not None  # noqa: S101, PT018  # at its end
+        response = self._document.ended(answer.reason, self._output.items, answer.result)
+        if self._keep is not None:
+            self._keep(response)
+        return response
+
+    def _failed(self, error: Exception) -> Iterator[StreamEvent]:
+        found = of_exception(error)
+        if found is not error:
+            _log.error("a stream failed", exc_info=error)
+        shown = found.body["error"]
+        fields = {name: shown[name] for name in ("code", "message", "param")}
+        yield {"type": "error", **fields, "error": shown}
+        yield {"type": "response.failed", "response": self._document.failed(found, self._output.items)}
+
+    def _sent(self, data: StreamEvent) -> str:
+        return event({"type": data["type"], "sequence_number": next(self._numbers), **data}, data["type"])

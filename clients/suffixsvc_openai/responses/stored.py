@@ -1,0 +1,190 @@
+"""Stored responses: what ``previous_response_id``, ``item_reference`` and ``GET /v1/responses/ID`` find.
+
+Each principal has its own, in memory, bounded in bytes; the least recently used are dropped. A response
+records the one that it follows, not the conversation: the history of a response is found along these links.
+Texts are kept as JSON, so that their size is known.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+#: bytes that the responses of one principal may take
+MAX_BYTES: Final = 64 << 20
+#: bytes of a response besides its texts: the objects of Python that hold it
+_OVERHEAD_BYTES: Final = 1024
+_ID_BYTES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response and what it answered.
+
+    Attributes:
+        id: of the response.
+        previous_id: id of the response that it follows; None for the first of a conversation.
+        response: JSON of the response.
+        input_items: JSON of the list of its own input items, without those of the responses before it.
+        item_ids: ids of the input items and the items of the output.
+    """
+
+    id: str
+    previous_id: str | None
+    response: bytes
+    input_items: bytes
+    item_ids: tuple[str, ...]
+
+    @classmethod
+    def of(cls, response: Mapping[str, Any], input_items: Sequence[Mapping[str, Any]]) -> StoredResponse:
+        """Store a response, whose items have ids."""
+        ids = tuple(item["id"] for item in (*input_items, *response["output"]))
+        previous = response["previous_response_id"]
+        return cls(response["id"], previous, _json(response), _json(input_items), ids)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        texts = len(self.response) + len(self.input_items)
+        return texts + _OVERHEAD_BYTES + _ID_BYTES * len(self.item_ids)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The response."""
+        found: dict[str, Any] = json.loads(self.response)
+        return found
+
+    @property
+    def inputs(self) -> list[dict[str, Any]]:
+        """Its own input items."""
+        found: list[dict[str, Any]] = json.loads(self.input_items)
+        return found
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """Its input items, then the items of its output."""
+        return [*self.inputs, *self.body["output"]]
+
+
+class MissingResponseError(Exception):
+    """A response is not stored.
+
+    Attributes:
+        id: of the response.
+    """
+
+    def __init__(self, missing: str) -> None:
+        super().__init__(missing)
+        self.id = missing
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """The responses of one principal, the least recently used first."""
+
+    responses: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
+    owners: dict[str, str] = field(default_factory=dict)  # id of an item -> id of its response
+    size: int = 0
+
+
+class ResponseStore:
+    """The stored responses of all principals. Thread-safe.
+
+    Args:
+        max_bytes: limit of each principal. A larger response is not stored.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._shelves: dict[str, _Shelf] = {}
+
+    def add(self, principal: str, stored: StoredResponse) -> None:
+        """Store a response, and drop the least recently used ones of its principal beyond the limit."""
+        if stored.size > self._max_bytes:
+            return
+        with self._lock:
+            shelf = self._shelves.setdefault(principal, _Shelf())
+            shelf.responses[stored.id] = stored
+            shelf.owners.update(dict.fromkeys(stored.item_ids, stored.id))
+            shelf.size += stored.size
+            while shelf.size > self._max_bytes:
+                self._drop(shelf, next(iter(shelf.responses)))
+
+    def keep(
+        self, principal: str, input_items: Sequence[Mapping[str, Any]], response: Mapping[str, Any]
+    ) -> None:
+        """Store a response and its own input items."""
+        self.add(principal, StoredResponse.of(response, input_items))
+
+    def get(self, principal: str, response_id: str) -> StoredResponse:
+        """Return a response. Raises MissingResponseError."""
+        with self._lock:
+            return self._used(self._shelf(principal), response_id)
+
+    def history(self, principal: str, response_id: str) -> list[StoredResponse]:
+        """Return a response and those that it follows, the first of the conversation first.
+
+        Raises:
+            MissingResponseError: the response or one that it follows is not stored.
+        """
+        found: list[StoredResponse] = []
+        with self._lock:
+            shelf = self._shelf(principal)
+            at: str | None = response_id
+            while at is not None:
+                found.append(self._used(shelf, at))
+                at = found[-1].previous_id
+            found.reverse()
+            for stored in found:  # of a conversation, the first response is dropped first
+                shelf.responses.move_to_end(stored.id)
+        return found
+
+    def item(self, principal: str, item_id: str) -> dict[str, Any] | None:
+        """Return an item of a stored response or of its input; None if there is none."""
+        with self._lock:
+            shelf = self._shelf(principal)
+            owner = shelf.owners.get(item_id)
+            if owner is None:
+                return None
+            stored = self._used(shelf, owner)
+        return next(item for item in stored.items if item["id"] == item_id)
+
+    def delete(self, principal: str, response_id: str) -> None:
+        """Delete a response. Raises MissingResponseError."""
+        with self._lock:
+            shelf = self._shelf(principal)
+            self._used(shelf, response_id)
+            self._drop(shelf, response_id)
+
+    def size(self, principal: str) -> int:
+        """Return the bytes that the responses of a principal take."""
+        with self._lock:
+            return self._shelf(principal).size
+
+    def _shelf(self, principal: str) -> _Shelf:
+        return self._shelves.get(principal) or _Shelf()
+
+    @staticmethod
+    def _used(shelf: _Shelf, response_id: str) -> StoredResponse:
+        if response_id not in shelf.responses:
+            raise MissingResponseError(response_id)
+        shelf.responses.move_to_end(response_id)
+        return shelf.responses[response_id]
+
+    @staticmethod
+    def _drop(shelf: _Shelf, response_id: str) -> None:
+        stored = shelf.responses.pop(response_id)
+        shelf.size -= stored.size
+        for item_id in stored.item_ids:
+            if shelf.owners.get(item_id) == response_id:
+                del shelf.owners[item_id]
+
+
+def _json(value: Any) -> bytes:
+    # escapes of unpaired surrogates stay escapes: they have no UTF-8
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,114 @@
+"""Stored responses: bounded in bytes, apart for each principal, found along their links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from suffixsvc_openai.responses.stored import MissingResponseError, ResponseStore, StoredResponse
+
+
+def stored(name: str, previous: str | None = None, text: str = "") -> StoredResponse:
+    message = {"type": "message", "id": f"msg_{name}", "role": "assistant", "content": text}
+    response: dict[str, Any] = {
+        "id": f"resp_{name}",
+        "previous_response_id": previous and f"resp_{previous}",
+        "output": [message],
+    }
+    return StoredResponse.of(response, [{"type": "message", "id": f"in_{name}", "role": "user"}])
+
+
+def ids(found: list[StoredResponse]) -> list[str]:
+    return [each.id for each in found]
+
+
+def has(store: ResponseStore, name: str, principal: str = "p") -> bool:
+    """Whether a response is stored; makes it a used one."""
+    try:
+        return store.get(principal, f"resp_{name}").id == f"resp_{name}"
+    except MissingResponseError:
+        return False
+
+
+def test_a_response_and_its_items_are_found() -> None:
+    store = ResponseStore()
+    store.add("p", stored("a", text="\ud800 \u00e9"))
+    found = store.get("p", "resp_a")
+    assert [item["id"] for item in found.items] == ["in_a", "msg_a"]
+    assert found.body["output"][0]["content"] == "\ud800 \u00e9"
+    item = store.item("p", "in_a")
+    assert item is not None
+    assert item["role"] == "user"
+    assert store.item("p", "msg_b") is None
+
+
+def test_principals_do_not_see_each_other() -> None:
+    store = ResponseStore()
+    store.add("p", stored("a"))
+    assert not has(store, "a", "q")
+    assert store.item("q", "msg_a") is None
+    with pytest.raises(MissingResponseError):
+        store.history("q", "resp_a")
+    with pytest.raises(MissingResponseError):
+        store.delete("q", "resp_a")
+    store.add("q", stored("b", previous="a"))
+    with pytest.raises(MissingResponseError) as caught:
+        store.history("q", "resp_b")
+    assert caught.value.id == "resp_a"
+
+
+def test_the_history_is_found_along_the_links() -> None:
+    store = ResponseStore()
+    for name, previous in (("a", None), ("b", "a"), ("x", None), ("c", "b"), ("d", "b")):
+        store.add("p", stored(name, previous))
+    assert ids(store.history("p", "resp_c")) == ["resp_a", "resp_b", "resp_c"]
+    assert ids(store.history("p", "resp_d")) == ["resp_a", "resp_b", "resp_d"]
+    store.delete("p", "resp_a")
+    with pytest.raises(MissingResponseError) as caught:
+        store.history("p", "resp_d")
+    assert caught.value.id == "resp_a"
+
+
+def test_the_least_recently_used_are_dropped() -> None:
+    one = stored("a").size
+    store = ResponseStore(3 * one)
+    for name in "abc":
+        store.add("p", stored(name))
+    store.get("p", "resp_a")
+    store.item("p", "msg_b")
+    store.add("p", stored("d"))
+    assert store.size("p") == 3 * one
+    assert [name for name in "abcd" if has(store, name)] == ["a", "b", "d"]
+    assert store.item("p", "msg_c") is None
+    store.add("q", stored("e"))  # a limit for each
+    assert has(store, "a")
+
+
+def test_a_conversation_loses_its_first_response_first() -> None:
+    sizes = [stored("a").size, stored("b", "a").size, stored("c", "b").size]
+    store = ResponseStore(sum(sizes))
+    for name, previous in (("a", None), ("b", "a"), ("c", "b")):
+        store.add("p", stored(name, previous))
+    store.history("p", "resp_c")
+    store.add("p", stored("d"))
+    assert not has(store, "a")
+    assert has(store, "b")
+
+
+def test_a_response_beyond_the_limit_is_not_stored() -> None:
+    store = ResponseStore(10_000)
+    store.add("p", stored("a"))
+    store.add("p", stored("b", text="x" * 10_000))
+    assert has(store, "a")
+    assert not has(store, "b")
+
+
+def test_deleting_frees_the_bytes() -> None:
+    store = ResponseStore()
+    store.add("p", stored("a"))
+    store.delete("p", "resp_a")
+    assert store.size("p") == 0
+    assert store.item("p", "msg_a") is None
+    with pytest.raises(MissingResponseError):
+        store.delete("p", "resp_a")
