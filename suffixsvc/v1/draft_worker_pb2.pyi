@@ -59,7 +59,7 @@ class GetVocabReply(_message.Message):
     def __init__(self, first_id: _Optional[int] = ..., texts: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class WorkerDraftRequest(_message.Message):
-    __slots__ = ("seq", "session_id", "keep", "new_token_ids", "max_draft_tokens", "p_min", "top_k", "forget", "timeout_seconds", "wait_seconds", "suggested_token_ids")
+    __slots__ = ("seq", "session_id", "keep", "new_token_ids", "max_draft_tokens", "p_min", "top_k", "forget", "timeout_seconds", "wait_seconds", "suggested_token_ids", "principal")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class WorkerDraftRequest(_message.Message):
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SUGGESTED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     seq: int
     session_id: str
     keep: int
@@ -82,7 +83,8 @@ class WorkerDraftRequest(_message.Message):
     timeout_seconds: float
     wait_seconds: float
     suggested_token_ids: bytes
-    def __init__(self, seq: _Optional[int] = ..., session_id: _Optional[str] = ..., keep: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., max_draft_tokens: _Optional[int] = ..., p_min: _Optional[float] = ..., top_k: _Optional[int] = ..., forget: bool = ..., timeout_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., suggested_token_ids: _Optional[bytes] = ...) -> None: ...
+    principal: str
+    def __init__(self, seq: _Optional[int] = ..., session_id: _Optional[str] = ..., keep: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., max_draft_tokens: _Optional[int] = ..., p_min: _Optional[float] = ..., top_k: _Optional[int] = ..., forget: bool = ..., timeout_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., suggested_token_ids: _Optional[bytes] = ..., principal: _Optional[str] = ...) -> None: ...
 
 class WorkerDraftReply(_message.Message):
     __slots__ = ("seq", "session_id", "draft", "error", "length", "compute_seconds", "busy", "instance_id")

@@ -14,7 +14,17 @@ import pytest
 
 import openai
 from suffixsvc_openai.app.run import OpenAIServer
-from support.openai_serving import ENDLESS, LANES, NO_DRAFTS, QUEUE, client_of, running, send, settings_of
+from support.openai_serving import (
+    ENDLESS,
+    LANES,
+    NO_DRAFTS,
+    QUEUE,
+    client_of,
+    idle,
+    running,
+    send,
+    settings_of,
+)
 from support.serving import PATIENCE_S, eventually
 
 
@@ -23,10 +33,6 @@ def plain(cycle: Path) -> Iterator[OpenAIServer]:
     """A server without drafts, whose answers take long."""
     with running(settings_of(cycle, context=1 << 14)) as server:
         yield server
-
-
-def idle(server: OpenAIServer) -> None:
-    eventually(lambda: server.service.engine.load == (0, 0), "no answer is left")
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -13,9 +13,17 @@ import openai
 from suffixsvc import SuffixCache
 from suffixsvc_driver.targets.llama.model import file_digest
 from suffixsvc_openai.app.keys import read_keys
-from suffixsvc_openai.app.run import OpenAIServer
-from support.openai_serving import ENDLESS, NO_DRAFTS, client_of, namespaces, running, send, settings_of
-from support.serving import ServeProcess, eventually, socket_dir
+from support.openai_serving import (
+    ENDLESS,
+    NO_DRAFTS,
+    client_of,
+    idle,
+    namespaces,
+    running,
+    send,
+    settings_of,
+)
+from support.serving import ServeProcess, socket_dir
 from support.stored import stored_outputs
 
 
@@ -131,7 +139,7 @@ def test_a_cancelled_answer_is_stored_as_incomplete(cycle: Path, data: Path) -> 
         client = send(server, {**ENDLESS, **NO_DRAFTS, "stream": True})
         client.recv(1)
         client.close()
-        eventually(lambda: server.service.engine.load == (0, 0), "it has ended")
+        idle(server)
     [(path, outputs)] = namespaces(data).items()
     assert outputs == 1
     with SuffixCache(data, background=False) as cache:
@@ -159,8 +167,4 @@ def test_answers_survive_the_death_of_the_service(cycle: Path, service: ServePro
         first = sampled(client).choices[0].text
         service.kill()
         assert sampled(client).choices[0].text == first
-        assert idle(server)
-
-
-def idle(server: OpenAIServer) -> bool:
-    return server.service.engine.load == (0, 0)
+        idle(server)

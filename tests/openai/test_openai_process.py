@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import openai
-from support.openai_serving import namespaces
+from support.openai_serving import cycle_text, namespaces
 from support.serving import PATIENCE_S, eventually
 
 
@@ -105,11 +105,45 @@ def test_after_the_grace_period_answers_are_cancelled_and_stored(cycle: Path, tm
         (("--listen", "0.0.0.0:0"), "--api-keys FILE"),
         (("--data", "d", "--cache", "unix:s"), "--data and --cache must not be given together"),
         (("--api-keys", "none.toml"), "--api-keys must be a readable file"),
+        (("--draft", "none.gguf"), "none.gguf"),
+        (("--draft", "unix:"), "unix:"),
+        (("--kv-type", "f64"), "kv_type must be"),
+        (("--kv-type", "q8_0", "--no-flash-attention"), "flash_attention must not be false with kv_type"),
+        (("--gpu-layers", "half"), "--gpu-layers must be a number >= 0, or all"),
+        (("--main-gpu", "0"), "main_gpu must not be given without gpu_layers"),
+        (("--gpu-layers", "all", "--tensor-split", "1,x"), "--tensor-split must be numbers"),
+        (("--settings", "none.toml"), "none.toml"),
+        (("--settings", "sampling.toml"), "the settings file must not have a table sampling"),
     ],
 )
 def test_invalid_options_are_one_line(cycle: Path, tmp_path: Path, options: Any, message: str) -> None:
+    (tmp_path / "sampling.toml").write_text("[sampling]\ntemperature = 1.0\n")
     command = [sys.executable, "-m", "suffixsvc_cli", "openai", str(cycle), *options]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ran.returncode == 2
     assert message in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+def test_options_reach_the_context_and_the_draft_worker(cycle: Path, tmp_path: Path) -> None:
+    """A settings file, a draft model, and the type of the KV; the options override the file."""
+    settings = tmp_path / "settings.toml"
+    settings.write_text(
+        '[driver]\npolicy = "first-match"\n[target]\nkv_type = "f16"\nmax_width = 16\ncontext_size = 512\n'
+        "[layers.prompt-lookup]\nenabled = false\n[layers.suffix]\nenabled = false\n"
+    )
+    options = ("--settings", str(settings), "--draft", str(cycle), "--kv-type", "f32", "--parallel", "2")
+    with process_of(cycle, tmp_path, *options) as (process, address), client_at(address) as client:
+        [model] = httpx.get(f"http://{address}/v1/models").json()["data"]
+        assert model["max_model_len"] == 512
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        lines = [Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0") for child in children]
+        [worker] = [line for line in lines if "draft-worker" in line]
+        for name, value in (("--kv-type", "f32"), ("--slots", "2"), ("--context", "512"), ("--threads", "1")):
+            assert worker[worker.index(name) + 1] == value
+        answer: Any = client.completions.create(model="cycle", prompt="ab", max_tokens=20, temperature=0)
+        assert answer.choices[0].text == cycle_text("b", 20)
+        sources = answer.metrics["speculative_decoding"]["tokens_by_source"]
+        assert sources["prompt"] == sources["suffix"] == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0

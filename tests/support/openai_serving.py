@@ -16,7 +16,7 @@ from suffixsvc_driver.targets.llama.context_settings import ContextSettings
 from suffixsvc_openai.app.keys import Keys
 from suffixsvc_openai.app.run import OpenAIServer, ServerSettings
 from suffixsvc_openai.engine.engine import EngineSettings
-from support.serving import PATIENCE_S
+from support.serving import PATIENCE_S, eventually
 from support.tiny_gguf import SPECIAL
 
 #: the line that the model "cycle" repeats
@@ -64,6 +64,12 @@ def client_of(server: OpenAIServer, key: str = "unused") -> openai.OpenAI:
     return openai.OpenAI(
         base_url=f"http://{server.address}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S
     )
+
+
+def idle(server: OpenAIServer) -> None:
+    """Wait until no answer is left: every lane is free, and what was written is stored."""
+    eventually(lambda: server.service.engine.unfinished == 0, "no answer is left")
+    assert server.service.engine.load == (0, 0)
 
 
 def send(server: OpenAIServer, body: dict[str, Any]) -> socket.socket:

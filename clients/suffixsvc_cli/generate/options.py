@@ -270,14 +270,6 @@ class Options(LoadOptions):
         return replace(config, k_start=self.k, k_min=least, k_max=most, max_draft_tokens=widest)
 
 
-def is_address(text: str) -> bool:
-    """True for an address of a server, False for a model."""
-    host, _, port = text.rpartition(":")
-    return text.startswith(("unix:", "http://", "https://")) or (
-        bool(host) and port.isascii() and port.isdigit() and "/" not in text
-    )
-
-
 def checked_text(text: str, name: str) -> str:
     """The text, if it can be encoded: arguments and input lines can have surrogates of invalid bytes.
 

@@ -123,7 +123,7 @@ def set_up(options: Options, notify: Notify, stack: ExitStack) -> GenerateSetup:
                 )
     path = models.resolve(options.model)
     if options.draft is not None:
-        from suffixsvc_cli.generate.draft import check_draft
+        from suffixsvc_driver.layers.draft_models import check_draft
 
         check_draft(options.draft)
     namespace = options.namespace or namespace_of(path)
@@ -145,11 +145,10 @@ def set_up(options: Options, notify: Notify, stack: ExitStack) -> GenerateSetup:
     draft = None
     if options.draft is not None and settings.draft_model.enabled:
         from suffixsvc_cli.generate.draft import draft_model
+        from suffixsvc_driver.layers.draft_models import DraftProcess
 
-        sizes = {"threads": chosen.threads, "context_size": target.context_size}
-        opened = draft_model(
-            options.draft, model, settings.draft_model, curve, notify, offload=offload, **sizes
-        )
+        process = DraftProcess(chosen.threads, target.context_size, offload=offload)
+        opened = draft_model(options.draft, model, settings.draft_model, curve, notify, process)
         draft = stack.enter_context(opened)
     live = LiveCurve(curve, doubt)
     return GenerateSetup(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from suffixsvc.verb_options import argument, option, with_options
+from suffixsvc_models.load_options import LoadOptions
+
+if TYPE_CHECKING:
+    from suffixsvc_openai.engine.engine import EngineSettings
 
 _CONTEXT: Final = 4096
 _WIDTH: Final = 32
 #: tokens of a step per lane, where there are many
 _WIDTH_PER_LANE: Final = 4
+#: sessions on the draft worker per lane: those of ended answers are closed a moment later
+_STREAMS_PER_LANE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAIOptions:
+class OpenAIOptions(LoadOptions):
     """The command line."""
 
     model: str = argument(metavar="MODEL", help="A GGUF file, or the name of a downloaded model.")
@@ -33,6 +39,23 @@ class OpenAIOptions:
         show_default="4096, or the model's training context if that is less",
     )
     threads: int | None = option(None, min=1, help="Threads.", show_default="one per physical core")
+    flash_attention: bool | None = option(
+        None,
+        "--flash-attention/--no-flash-attention",
+        help="Use flash attention.",
+        show_default="found by a trial",
+    )
+    draft: str | None = option(
+        None,
+        metavar="MODEL|ADDRESS",
+        help="Draft model, started in a separate process, or address of a draft worker.",
+    )
+    settings_file: Path | None = option(
+        None,
+        "--settings",
+        metavar="FILE.toml",
+        help="Settings of driver, target and layers (docs/generate.md); command-line options override them.",
+    )
     data: Path | None = option(
         None, metavar="FOLDER", help="Store outputs in a data folder. Default: in memory only."
     )
@@ -64,15 +87,10 @@ def openai(options: OpenAIOptions) -> None:
     answers have ended.
     """
     # imported here so that --help is fast
-    import suffixsvc_models as models
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc.service.listeners.listen import TcpAddress, parse_address
-    from suffixsvc_driver.targets.llama.context_settings import ContextSettings
-    from suffixsvc_driver.targets.llama.machine import usable_cores
-    from suffixsvc_models.gguf_header import check_gguf
     from suffixsvc_openai.app.keys import read_keys
     from suffixsvc_openai.app.run import ServerSettings, serve_until_signal
-    from suffixsvc_openai.engine.engine import EngineSettings
 
     address = parse_address(options.listen)
     if not isinstance(address, TcpAddress):
@@ -82,24 +100,75 @@ def openai(options: OpenAIOptions) -> None:
             "--data and --cache must not be given together: outputs are stored in one place"
         )
     keys = read_keys(options.api_keys)
-    path = models.resolve(options.model)
-    header = check_gguf(path)
-    trained = header.values.get(f"{header.architecture}.context_length")
-    known = min(_CONTEXT, trained) if isinstance(trained, int) and trained > 0 else _CONTEXT
-    context = ContextSettings(
-        context_size=options.context or known,
-        slots=options.parallel,
-        threads=options.threads or usable_cores(),
-        max_width=max(_WIDTH, _WIDTH_PER_LANE * options.parallel),
-    )
+    engine = engine_settings(options)
     serve_until_signal(
         ServerSettings(
-            EngineSettings(path, context, options.queue, options.data, options.cache),
-            options.model_name or path.stem,
+            engine,
+            options.model_name or engine.model.stem,
             address.host,
             address.port,
             keys,
             options.grace_seconds,
             options.ready_file,
         )
+    )
+
+
+def engine_settings(options: OpenAIOptions) -> EngineSettings:
+    """Return what the options load; cheap checks only.
+
+    Raises:
+        InvalidConfigError: an option or the settings file is invalid.
+        ModelError: a model is missing or malformed.
+    """
+    import suffixsvc_models as models
+    from suffixsvc.errors import InvalidConfigError
+    from suffixsvc_driver.layers.draft_models import DraftProcess, check_draft
+    from suffixsvc_driver.profile.settings_file import Settings, read_settings
+    from suffixsvc_driver.sampling.settings import GREEDY
+    from suffixsvc_driver.targets.llama.machine import usable_cores
+    from suffixsvc_models.gguf_header import check_gguf
+    from suffixsvc_openai.engine.drafting import DraftingSettings
+    from suffixsvc_openai.engine.engine import EngineSettings
+
+    settings = Settings() if options.settings_file is None else read_settings(options.settings_file)
+    if settings.sampling != GREEDY:
+        raise InvalidConfigError(
+            "the settings file must not have a table sampling: every request has its own settings",
+            got=str(options.settings_file),
+        )
+    given = {each.name: getattr(options, each.name) for each in fields(LoadOptions)}
+    given |= {"threads": options.threads, "context_size": options.context}
+    given |= {"flash_attention": options.flash_attention}
+    target = replace(settings.target, **{name: value for name, value in given.items() if value is not None})
+    path = models.resolve(options.model)
+    if options.draft is not None:
+        check_draft(options.draft)
+    header = check_gguf(path)
+    trained = header.values.get(f"{header.architecture}.context_length")
+    known = min(_CONTEXT, trained) if isinstance(trained, int) and trained > 0 else _CONTEXT
+    context = target.context_settings(threads=usable_cores(), context_size=known, slots=options.parallel)
+    width = _WIDTH if options.settings_file is None else target.max_width
+    context = replace(context, max_width=max(width, _WIDTH_PER_LANE * options.parallel))
+    process = DraftProcess(
+        context.threads,
+        context.context_size,
+        options.parallel,
+        _STREAMS_PER_LANE * options.parallel,
+        1,  # the lanes query it one after another
+        options.kv_type,
+        target.offload(),
+    )
+    return EngineSettings(
+        path,
+        context,
+        options.queue,
+        options.data,
+        options.cache,
+        settings.driver,
+        DraftingSettings(
+            settings.prompt_lookup, settings.suffix, settings.draft_model, options.draft, process
+        ),
+        target.offload(),
+        target.experts_used,
     )

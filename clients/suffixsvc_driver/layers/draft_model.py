@@ -9,7 +9,7 @@ from typing import Unpack
 from suffixsvc.types import Draft, Verified, VerifyCost
 from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.layers.worker_layer import WorkerLayer, WorkerOptions
-from suffixsvc_driver.workers.client.interface import DraftWorker
+from suffixsvc_driver.workers.client.interface import DraftWorker, WorkerDescription
 from suffixsvc_models.vocabulary import Vocabulary
 
 
@@ -20,6 +20,7 @@ class DraftModelLayer(WorkerLayer):
     Args:
         worker: connection to a worker, or to several (a pool); the caller closes it.
         target: the target's vocabulary.
+        description: of the worker, if its vocabulary was checked before.
         options: see :class:`~suffixsvc_driver.layers.worker_layer.WorkerOptions`.
 
     Raises:
@@ -32,9 +33,11 @@ class DraftModelLayer(WorkerLayer):
         worker: DraftWorker,
         target: Vocabulary,
         name: str = "draft-model",
+        *,
+        description: WorkerDescription | None = None,
         **options: Unpack[WorkerOptions],
     ) -> None:
-        description = worker.check_vocabulary(target)
+        description = description or worker.check_vocabulary(target)
         super().__init__(worker, description, name, 1.0, options)
         self.spec = replace(self.spec, max_suggested=description.checks)
 

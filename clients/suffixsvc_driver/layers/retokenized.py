@@ -11,7 +11,7 @@ from suffixsvc.types import Draft, DraftSource, Verified, VerifyCost
 from suffixsvc_driver.drafts.events import QueryLayer
 from suffixsvc_driver.layers.worker_layer import WorkerLayer, WorkerOptions
 from suffixsvc_driver.retokenizing import Retokenizer, TextFit, TextTokenizer, compare_texts
-from suffixsvc_driver.workers.client.interface import DraftWorker
+from suffixsvc_driver.workers.client.interface import DraftWorker, WorkerDescription
 
 #: weight of the sample's token ratio, in tokens of text
 _PRIOR_TOKENS: Final = 64
@@ -29,6 +29,7 @@ class RetokenizedLayer(WorkerLayer):
         target: the target's tokenizer.
         draft: the tokenizer of the worker's model.
         fit: known fit of the two tokenizers, whose comparison takes a quarter of a second.
+        description: of the worker, if its vocabulary was checked before.
         options: see :class:`~suffixsvc_driver.layers.worker_layer.WorkerOptions`.
 
     Attributes:
@@ -48,9 +49,10 @@ class RetokenizedLayer(WorkerLayer):
         name: str = "draft-model",
         *,
         fit: TextFit | None = None,
+        description: WorkerDescription | None = None,
         **options: Unpack[WorkerOptions],
     ) -> None:
-        description = worker.check_vocabulary(draft.vocabulary)
+        description = description or worker.check_vocabulary(draft.vocabulary)
         self.fit = fit or compare_texts(target, draft)
         if not self.fit.works:
             raise VocabularyMismatchError(

@@ -44,6 +44,7 @@ class WorkerOptions(TypedDict, total=False):
             = the worker's own limit, the time of two of its tokens. Use about the time of a target step if
             that is longer.
         timeout_seconds: how long to wait for a draft; None (default) = three times the expected time.
+        principal: owner of the text; the worker reuses KV between sessions of one principal only.
     """
 
     p_min: float | None
@@ -52,6 +53,7 @@ class WorkerOptions(TypedDict, total=False):
     max_draft_tokens: int
     wait_seconds: float
     timeout_seconds: float | None
+    principal: str
 
 
 class WorkerLayer:
@@ -89,7 +91,10 @@ class WorkerLayer:
             seconds = self.spec.seconds_per_token
             p_min = _DEFAULT_P_MIN if curve is None else break_even_probability(curve, seconds)
         self.session = worker.open_session(
-            p_min=p_min, top_k=options.get("top_k", 10), wait_seconds=options.get("wait_seconds", 0.0)
+            p_min=p_min,
+            top_k=options.get("top_k", 10),
+            wait_seconds=options.get("wait_seconds", 0.0),
+            principal=options.get("principal", ""),
         )
         self._timeout = options.get("timeout_seconds")
 

@@ -118,7 +118,7 @@ class OpenAIServer(ClosedOnExit):
         """Refuse new calls, and wait for the running ones until the grace period ends."""
         self.service.draining = True
         engine, end = self.service.engine, time.monotonic() + self._settings.grace_seconds
-        while sum(engine.load) and time.monotonic() < end:
+        while engine.unfinished and time.monotonic() < end:
             time.sleep(_POLL)
 
     def close(self) -> None:

@@ -21,25 +21,25 @@ from typing import Final
 import structlog
 
 from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.cost.live_curve import GUESSED, LiveCurve
 from suffixsvc_driver.decode.chat_session import prompt_tokens
 from suffixsvc_driver.decode.detokenize_stream import StopStrings
-from suffixsvc_driver.decode.generation import Request, Result, curve_for
+from suffixsvc_driver.decode.generation import Request, Result
 from suffixsvc_driver.decode.requests import Outcome
 from suffixsvc_driver.decode.running_batch import RunningBatch
 from suffixsvc_driver.decode.scheduler import Load, Scheduler
 from suffixsvc_driver.drafts.events import FinishReason
-from suffixsvc_driver.layers import Layer
-from suffixsvc_driver.layers.grammar import grammar_layers
-from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
-from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.sampling.structured import Structured
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.llama.context_settings import ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel
+from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_openai.engine.call import Call, Ended, Job
+from suffixsvc_openai.engine.drafting import Drafting, DraftingSettings, close_layers
 from suffixsvc_openai.engine.memory import Stored, open_memory
 from suffixsvc_openai.engine.observer import Observer
 from suffixsvc_openai.engine.plans import Plan
@@ -64,6 +64,9 @@ class EngineSettings:
         data: folder of the stored outputs.
         service: address of a service that stores them instead; without either they stay in memory.
         driver: decides what is drafted.
+        drafting: what drafts.
+        offload: the part of the model that is on GPUs.
+        experts_used: experts per token of a mixture-of-experts model; None: the file's number.
     """
 
     model: Path
@@ -72,6 +75,9 @@ class EngineSettings:
     data: Path | None = None
     service: str | None = None
     driver: DriverConfig = field(default_factory=DriverConfig)
+    drafting: DraftingSettings = field(default_factory=DraftingSettings)
+    offload: Offload = field(default_factory=Offload)
+    experts_used: int | None = None
 
 
 class Engine(ClosedOnExit):
@@ -87,10 +93,12 @@ class Engine(ClosedOnExit):
         context_size: tokens of a prompt and its answer together.
         lanes, queue_size: largest numbers of answers on lanes and in the queue.
         texts: bytes of every token.
+        drafting: makes the layers.
 
     Raises:
         ModelError: the model cannot be loaded.
         StoreError, InvalidConfigError: the stored outputs cannot be opened.
+        VocabularyMismatchError, ServiceUnavailableError: of the draft model.
     """
 
     def __init__(
@@ -101,8 +109,10 @@ class Engine(ClosedOnExit):
     ) -> None:
         self._on_end, self._observer = on_end, observer or Observer()
         self._numbers = itertools.count(1)
+        self._unfinished: set[Job] = set()
         with ExitStack() as opened:
-            self.model = opened.enter_context(LlamaModel(settings.model))
+            model = LlamaModel(settings.model, experts_used=settings.experts_used, offload=settings.offload)
+            self.model = opened.enter_context(model)
             self._target = target = opened.enter_context(ParallelLlama(self.model, settings.context))
             self.texts = self.model.vocabulary.texts
             self.context_size, self.lanes, self.queue_size = (
@@ -115,17 +125,14 @@ class Engine(ClosedOnExit):
             self._memory = opened.enter_context(
                 open_memory(settings.data, settings.service, self.model.digest, tokenizer)
             )
+            curve = LiveCurve(CostCurve.guessed(target.max_width), GUESSED)
+            self.drafting = opened.enter_context(Drafting(settings.drafting, target, curve))
             # closed in reverse: answers end, then their sessions, then what these use
             self._closer = ThreadPoolExecutor(1, "suffixsvc-sessions")
             opened.callback(self._closer.shutdown)
             self._starters = ThreadPoolExecutor(_STARTERS, "suffixsvc-calls")
             batch = RunningBatch(
-                target,
-                settings.driver,
-                curve_for(target, None),
-                Calibrator(),
-                time.perf_counter,
-                self._observer.batch,
+                target, settings.driver, curve, Calibrator(), time.perf_counter, self._observer.batch
             )
             self._scheduler = opened.enter_context(Scheduler(batch, settings.queue_size))
             opened.callback(self._starters.shutdown)
@@ -144,6 +151,11 @@ class Engine(ClosedOnExit):
     def stored(self, principal: str) -> list[Stored]:
         """Return the namespaces of a principal; it may wait for a service. See :meth:`Memory.stored`."""
         return self._memory.stored(principal)
+
+    @property
+    def unfinished(self) -> int:
+        """Answers that are being submitted, wait, run, or whose output is being stored."""
+        return len(self._unfinished)
 
     def stop(self) -> None:
         """Cancel all answers; later ones are refused. Idempotent."""
@@ -197,23 +209,22 @@ class Engine(ClosedOnExit):
 
     def _start(self, call: Call) -> None:
         """Open the sessions and submit the answers of a call; the caller cancels it after an error."""
-        for job in call.jobs:
-            if not call.cancelled:
-                self._submit(call, job)
+        self._unfinished.update(call.jobs)
+        try:
+            for job in call.jobs:
+                if not call.cancelled:
+                    self._submit(call, job)
+        finally:
+            self._unfinished.difference_update([job for job in call.jobs if job.ticket is None])
 
     def _submit(self, call: Call, job: Job) -> None:
         plan = job.plan
         job.session = self._memory.open(plan.caller, plan.prompt_ids)
-        layers: list[Layer] = []
-        if plan.caller.speculate:
-            layers += grammar_layers(self._target, plan.sampling)
-            layers.append(PromptLookupLayer())
-            if job.session is not None:
-                layers.append(SuffixLayer(job.session))
+        job.layers = self.drafting.layers(plan, job.session)
         room = self.context_size - len(plan.prompt_ids)
         request = Request(
             plan.prompt_ids,
-            layers,
+            job.layers,
             room if plan.max_tokens is None else min(plan.max_tokens, room),
             plan.sampling,
             StopStrings(plan.stops, self.texts.__getitem__) if plan.stops else None,
@@ -237,9 +248,10 @@ class Engine(ClosedOnExit):
         self._discard(job)
 
     def _discard(self, job: Job) -> None:
-        """Close the session of an answer that was not submitted."""
+        """Close the session and the layers of an answer that was not submitted."""
         if job.number:
             self._observer.refused(job.number)
+        close_layers(job.layers)
         if job.session is not None:
             self._memory.end(job.session, (), 0, store=False, incomplete=False)
 
@@ -253,6 +265,7 @@ class Engine(ClosedOnExit):
 
     def _end(self, job: Job, outcome: Outcome) -> None:
         try:
+            close_layers(job.layers)
             result = outcome if isinstance(outcome, Result) else None
             if job.session is not None:
                 self._memory.end(
@@ -267,3 +280,4 @@ class Engine(ClosedOnExit):
             _log.exception("the end of a call failed")
         finally:
             self._observer.ended(job.number, outcome)
+            self._unfinished.discard(job)

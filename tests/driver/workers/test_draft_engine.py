@@ -78,3 +78,28 @@ def test_bad_requests_change_nothing(engine: DraftEngine) -> None:
     engine.forget("s")
     engine.forget("s")
     assert engine.length("s") == 0
+
+
+def computed(engine: DraftEngine, session: str, context: list[int], principal: str) -> int:
+    """Tokens that a request of a new session has to compute before it drafts."""
+    job = engine.begin(DraftRequest(session, 0, context, 1, principal=principal))
+    assert job is not None
+    tokens = job.to_prefill
+    while not job.done:
+        if job.to_prefill:
+            engine.prefill(job)
+        else:
+            engine.step([job])
+    return tokens
+
+
+def test_kv_is_reused_within_one_principal_only(engine: DraftEngine) -> None:
+    context = list(range(40, 80))
+    assert computed(engine, "a1", context, "alice") == 39
+    assert computed(engine, "b1", context, "bob") == 39
+    assert computed(engine, "a2", [*context, 90], "alice") < 5
+    engine.forget("a2")
+    assert computed(engine, "a3", [*context, 91], "alice") < 5, "it stays for the principal"
+    assert computed(engine, "n1", context, "") == 39
+    engine.forget("n1")
+    assert computed(engine, "n2", context, "") == 39, "it was freed"

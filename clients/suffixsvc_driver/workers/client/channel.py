@@ -31,6 +31,7 @@ class WorkerRequest:
         timeout_seconds: how long the caller waits for the reply; 0 = it does not wait.
         forget: free the session's state instead.
         suggested: tokens that may follow the context.
+        principal: owner of the session; the worker reuses KV between sessions of one principal only.
     """
 
     number: int
@@ -44,6 +45,7 @@ class WorkerRequest:
     max_draft_tokens: int = 0
     forget: bool = False
     suggested: tuple[int, ...] = ()
+    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ def _request_to_proto(request: WorkerRequest) -> pb.WorkerDraftRequest:
         wait_seconds=request.wait_seconds,
         timeout_seconds=request.timeout_seconds,
         suggested_token_ids=wire.pack_tokens(np.array(request.suggested, np.int32)),
+        principal=request.principal,
     )
 
 

@@ -124,7 +124,9 @@ class DraftWorker(Protocol):
             ServiceUnavailableError: no reply.
         """
 
-    def open_session(self, *, p_min: float = 0.4, top_k: int = 10, wait_seconds: float = 0.0) -> DraftSession:
+    def open_session(
+        self, *, p_min: float = 0.4, top_k: int = 10, wait_seconds: float = 0.0, principal: str = ""
+    ) -> DraftSession:
         """Open a session; sends nothing.
 
         Args:
@@ -132,6 +134,9 @@ class DraftWorker(Protocol):
             top_k: probabilities are normalised over this many best tokens.
             wait_seconds: how long a query may wait for its start at a worker that is busy with others (ours
                 only); 0 = the worker's own limit.
+            principal: owner of the texts: KV is reused between sessions of one principal only (by our
+                workers; a llama-server does not know principals). A session of a named one leaves its KV to
+                the next ones when it is closed; of the unnamed one it is freed.
         """
 
     def close(self) -> None:

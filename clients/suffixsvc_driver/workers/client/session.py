@@ -54,6 +54,7 @@ class WorkerSession(SessionCounts):
         speed: returns the worker's seconds per drafted token.
         on_failure: called with every error that counts as a failure.
         counts: counters of the session that this one belongs to; None = its own.
+        principal: see :meth:`~suffixsvc_driver.workers.client.interface.DraftWorker.open_session`.
         options: fields of every :class:`WorkerRequest`: ``p_min``, ``top_k``, ``wait_seconds``.
 
     Attributes:
@@ -70,6 +71,7 @@ class WorkerSession(SessionCounts):
         *,
         clock: Callable[[], float] = time.monotonic,
         counts: SessionCounts | None = None,
+        principal: str = "",
         **options: Any,
     ) -> None:
         super().__init__()
@@ -77,7 +79,8 @@ class WorkerSession(SessionCounts):
         self._clock = clock
         #: on the worker
         self.session_id = uuid.uuid4().hex
-        self._request = partial(WorkerRequest, session_id=self.session_id, **options)
+        self._principal = principal
+        self._request = partial(WorkerRequest, session_id=self.session_id, principal=principal, **options)
         self._numbers = itertools.count(1)
         self._channel: WorkerChannel | None = None
         self._text: list[int] = []
@@ -153,12 +156,12 @@ class WorkerSession(SessionCounts):
         return self._take_reply().head(max_draft_tokens)
 
     def close(self) -> None:
-        """Free the worker's KV and end the channel."""
+        """End the channel, and free the worker's KV unless it is left to a named principal."""
         channel, self._channel = self._channel, None
         if channel is None:
             return
         channel.take_reply()
-        if not channel.failed and not channel.outstanding:
+        if not self._principal and not channel.failed and not channel.outstanding:
             channel.send(
                 self._request(number=next(self._numbers), timeout_seconds=_FORGET_SECONDS, forget=True)
             )

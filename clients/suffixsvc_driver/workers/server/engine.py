@@ -121,7 +121,7 @@ class DraftEngine:
         return len(self._sessions.get(session_id, ()))
 
     def forget(self, session_id: str, taken: Collection[int] = ()) -> None:
-        """Remove a session and the KV that only it used.
+        """Remove a session, and the KV that only it used; that of a named principal stays for its others.
 
         Args:
             taken: indices of sequences that jobs use.
@@ -130,7 +130,11 @@ class DraftEngine:
         if tokens is None:
             return
         for each in self._sequences.slots:
-            own = each.tokens and each.tokens[: len(tokens)] == tokens[: len(each.tokens)]
+            own = (
+                not each.principal
+                and each.tokens
+                and each.tokens[: len(tokens)] == tokens[: len(each.tokens)]
+            )
             if own and each.index not in taken:
                 self._clear(each)
 
@@ -185,7 +189,7 @@ class DraftEngine:
         free = [slot.index for slot in self._sequences.slots if slot.index not in taken]
         if not free:
             return None
-        placement = self._sequences.place(context, free)
+        placement = self._sequences.place(context, free, request.principal)
         if max_prefill is not None and len(context) - 1 - placement.keep > max_prefill:
             return None
         self._sessions[request.session_id] = context

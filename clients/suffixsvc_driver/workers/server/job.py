@@ -20,6 +20,7 @@ class DraftRequest:
         p_min: stop before a token less likely than this.
         top_k: probabilities are normalised over this many best tokens; 0 = 10.
         suggested: tokens that may follow, up to the first invalid id; they do not change the draft.
+        principal: owner of the session; KV is reused between sessions of one principal only.
     """
 
     session_id: str
@@ -29,6 +30,7 @@ class DraftRequest:
     p_min: float = 0.0
     top_k: int = 0
     suggested: TokenIds = ()
+    principal: str = ""
 
 
 @dataclass(slots=True, eq=False)

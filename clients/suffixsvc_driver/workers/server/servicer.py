@@ -160,6 +160,7 @@ def _request_from_proto(request: pb.WorkerDraftRequest) -> DraftRequest:
         request.p_min,
         max(0, request.top_k),
         wire.unpack_tokens(request.suggested_token_ids, "suggested_token_ids"),
+        request.principal,
     )
 
 
