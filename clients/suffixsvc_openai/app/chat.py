@@ -28,6 +28,8 @@ async def chat_completions(service: Service, request: Request) -> Response:
     prompts = lambda: [chat.prompt(turn)]  # noqa: E731  # runs in a thread
     call = await service.start(request, body, caller, prompts, limit=body.limit, param="messages")
     envelope = Envelope("chatcmpl", "chat.completion", service.model, service.fingerprint)
-    choices = [MessageChoice(index, chat.reader(turn)) for index in range(body.n or 1)]
+    choices = [
+        MessageChoice(index, chat.reader(turn, plan.prompt_ids)) for index, plan in enumerate(call.plans)
+    ]
     writer = ChoicesWriter(service.engine, call, body, envelope, choices, chunk=".chunk")
     return await respond(service.engine, request, call, writer, stream=bool(body.stream))

@@ -8,7 +8,14 @@ from typing import Any
 from suffixsvc_openai.app.choices import Addition
 from suffixsvc_openai.chat.reader import AnswerReader
 from suffixsvc_openai.protocol.logprobs import ScoredToken, chat_logprobs
-from suffixsvc_openai.tools.deltas import ArgumentsDelta, CallStart, ContentDelta, Delta, assemble
+from suffixsvc_openai.tools.deltas import (
+    ArgumentsDelta,
+    CallStart,
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    assemble,
+)
 
 
 class MessageChoice:
@@ -58,6 +65,8 @@ class MessageChoice:
             "refusal": None,
             "annotations": [],
         }
+        if parts.reasoning:
+            message["reasoning_content"] = parts.reasoning
         if parts.calls:
             message["tool_calls"] = [_call(c.id, c.name, c.arguments) for c in parts.calls]
         reason = self._reader.reason(reason)
@@ -98,6 +107,8 @@ def _fields(delta: Delta) -> dict[str, Any]:
     match delta:
         case ContentDelta(text):
             return {"content": text}
+        case ReasoningDelta(text):
+            return {"reasoning_content": text}
         case CallStart(index, call_id, name):
             return {"tool_calls": [{"index": index, **_call(call_id, name, "")}]}
         case ArgumentsDelta(index, text):

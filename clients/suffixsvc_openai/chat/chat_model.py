@@ -1,7 +1,7 @@
 """Chat with a model: turns to prompts, by its chat template, and readers of the answers.
 
     prompt = chat.prompt(turn)     # blocks for milliseconds: in a thread
-    reader = chat.reader(turn)     # one for each answer
+    reader = chat.reader(turn, prompt.token_ids)     # one for each answer
 
 | tools              | response_format | grammar                     |
 |--------------------|-----------------|-----------------------------|
@@ -13,7 +13,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
+from typing import Final
 
 import structlog
 
@@ -21,6 +23,7 @@ from suffixsvc.errors import GrammarError, InvalidInputError, LimitExceededError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_driver.sampling.structured import Lark, Structured
 from suffixsvc_openai.chat.reader import AnswerReader
+from suffixsvc_openai.chat.reasoning import CLOSE, OPEN, ReasoningSplit
 from suffixsvc_openai.chat.response_format import unusable
 from suffixsvc_openai.chat.tool_choice import ToolMode
 from suffixsvc_openai.chat.turn import ChatTurn
@@ -33,6 +36,9 @@ from suffixsvc_openai.tools.grammar import tool_grammar
 from suffixsvc_openai.tools.parser import ToolCallParser
 
 _log = structlog.get_logger(__name__)
+
+#: tokens at the end of a prompt that spell the start of reasoning, and white space
+_TAG_TOKENS: Final = 16
 
 
 class ChatModel(ClosedOnExit):
@@ -48,6 +54,7 @@ class ChatModel(ClosedOnExit):
         self._engine = engine
         self._template: ChatTemplate | None = None
         self._tool_format = ToolFormat.HERMES
+        self._reasons = False
         self._unusable: InvalidInputError | LimitExceededError | None = None
         try:
             self._template = ChatTemplate.of(engine.model)
@@ -56,6 +63,7 @@ class ChatModel(ClosedOnExit):
             self._unusable = error
         else:
             self._tool_format = format_of(self._template.tool_text)
+            self._reasons = CLOSE in self._template.text
         textless = engine.model.textless_ids
         special = ((token.text, token.id) for token in engine.model.special_tokens if token.id in textless)
         self._special_ids = {text.decode("utf-8", "replace"): token for text, token in special}
@@ -83,15 +91,24 @@ class ChatModel(ClosedOnExit):
             raise ApiError(busy, str(error), param=param, code="rate_limit_exceeded") from None
         return Prompt(self._engine.tokenize(text), grammar, compiled)
 
-    def reader(self, turn: ChatTurn) -> AnswerReader:
-        """Return the reader of one answer to a turn."""
+    def reader(self, turn: ChatTurn, prompt_ids: Sequence[int]) -> AnswerReader:
+        """Return the reader of one answer to a turn.
+
+        Args:
+            turn: the turn.
+            prompt_ids: its prompt, which may end with the start of reasoning.
+        """
         choice = turn.choice
+        reasoning = None
+        if self._reasons and turn.format is None and not choice.binds:  # a grammar leaves no reasoning
+            end = b"".join(self._engine.texts[token] for token in prompt_ids[-_TAG_TOKENS:])
+            reasoning = ReasoningSplit(opened=end.rstrip().endswith(OPEN.encode()))
         if choice.mode is ToolMode.NONE:
-            return AnswerReader(None)
+            return AnswerReader(None, reasoning)
         # an answer that has a format is JSON, which is a call with a marker only
         bare = turn.format is None
         parser = ToolCallParser(self._tool_format, choice.tools, bound=choice.binds, bare=bare)
-        return AnswerReader(parser, parallel=turn.parallel, bound=choice.binds, named=choice.named)
+        return AnswerReader(parser, reasoning, parallel=turn.parallel, bound=choice.binds, named=choice.named)
 
     def close(self) -> None:
         """End the process of the template. Idempotent."""

@@ -1,6 +1,6 @@
 """Reader of an answer: its text to deltas, as it arrives.
 
-reader = model.reader(turn)
+reader = model.reader(turn, prompt_ids)
 for text in stream:
     deltas = reader.feed(text)
 deltas = reader.finish()
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from suffixsvc_openai.tools.deltas import ContentDelta, Delta
+from suffixsvc_openai.chat.reasoning import ReasoningSplit
+from suffixsvc_openai.tools.deltas import ArgumentsDelta, CallStart, ContentDelta, Delta, ReasoningDelta
 from suffixsvc_openai.tools.parser import ToolCallParser
 
 
@@ -20,6 +21,7 @@ class AnswerReader:
 
     Args:
         parser: finds the calls; None for text only.
+        reasoning: of a model that reasons.
         parallel: pass on all calls, otherwise the first one.
         bound: a grammar binds the text to calls.
         named: the request named the function.
@@ -33,12 +35,14 @@ class AnswerReader:
     def __init__(
         self,
         parser: ToolCallParser | None,
+        reasoning: ReasoningSplit | None = None,
         *,
         parallel: bool = True,
         bound: bool = False,
         named: bool = False,
     ) -> None:
-        self._parser, self._parallel, self._named = parser, parallel, named
+        self._parser, self._reasoning = parser, reasoning
+        self._parallel, self._named = parallel, named
         self.bound, self.may_call = bound, parser is not None
 
     @property
@@ -48,13 +52,16 @@ class AnswerReader:
 
     def feed(self, text: str) -> list[Delta]:
         """Take a part of the text; return what is known by it."""
-        if self._parser is None:
-            return [ContentDelta(text)] if text else []
-        return self._passed(self._parser.feed(text))
+        if self._reasoning is None:
+            return self._answer(text)
+        reasoning, text = self._reasoning.feed(text)
+        return [*_reasoned(reasoning), *self._answer(text)]
 
     def finish(self) -> list[Delta]:
         """Return what was held back, at the end of the text."""
-        return [] if self._parser is None else self._passed(self._parser.finish())
+        reasoning, text = self._reasoning.finish() if self._reasoning is not None else ("", "")
+        deltas = [*_reasoned(reasoning), *self._answer(text)]
+        return deltas if self._parser is None else [*deltas, *self._passed(self._parser.finish())]
 
     def reason(self, ended: str) -> str:
         """Return ``finish_reason``.
@@ -66,7 +73,17 @@ class AnswerReader:
         """
         return "tool_calls" if ended == "stop" and self.calls and not self._named else ended
 
+    def _answer(self, text: str) -> list[Delta]:
+        if self._parser is None or not text:
+            return [ContentDelta(text)] if text else []
+        return self._passed(self._parser.feed(text))
+
     def _passed(self, deltas: Sequence[Delta]) -> list[Delta]:
         if self._parallel:
             return list(deltas)
-        return [delta for delta in deltas if isinstance(delta, ContentDelta) or delta.index == 0]
+        calls = (CallStart, ArgumentsDelta)
+        return [delta for delta in deltas if not isinstance(delta, calls) or delta.index == 0]
+
+
+def _reasoned(text: str) -> list[Delta]:
+    return [ReasoningDelta(text)] if text else []

@@ -14,6 +14,13 @@ class ContentDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """Text of the reasoning before the answer, which is not empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallStart:
     """The start of a call.
 
@@ -36,7 +43,7 @@ class ArgumentsDelta:
     text: str
 
 
-Delta = ContentDelta | CallStart | ArgumentsDelta
+Delta = ContentDelta | ReasoningDelta | CallStart | ArgumentsDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +57,25 @@ class ParsedCall:
 
 @dataclass(frozen=True, slots=True)
 class ParsedAnswer:
-    """Content and calls of a whole answer."""
+    """Content, calls and reasoning of a whole answer."""
 
     content: str
     calls: tuple[ParsedCall, ...]
+    reasoning: str = ""
 
 
 def assemble(deltas: Iterable[Delta]) -> ParsedAnswer:
     """Join the deltas of a whole answer."""
     content: list[str] = []
+    reasoning: list[str] = []
     starts: list[CallStart] = []
     arguments: list[list[str]] = []
     for delta in deltas:
         match delta:
             case ContentDelta(text):
                 content.append(text)
+            case ReasoningDelta(text):
+                reasoning.append(text)
             case CallStart():
                 starts.append(delta)
                 arguments.append([])
@@ -74,4 +85,4 @@ def assemble(deltas: Iterable[Delta]) -> ParsedAnswer:
         ParsedCall(start.id, start.name, "".join(parts))
         for start, parts in zip(starts, arguments, strict=True)
     )
-    return ParsedAnswer("".join(content), tuple(calls))
+    return ParsedAnswer("".join(content), tuple(calls), "".join(reasoning))

@@ -57,7 +57,7 @@ async def create_response(service: Service, request: Request) -> Response:
     call = await service.start(request, body, caller, prompts, limit=body.max_output_tokens, param="input")
     keep = partial(service.responses.keep, principal, asked.inputs) if body.stored else None
     answer = Answer(service.engine, call.plans[0])
-    writer = ResponseWriter(answer, Document(body), chat.reader(turn), keep)
+    writer = ResponseWriter(answer, Document(body), chat.reader(turn, call.plans[0].prompt_ids), keep)
     return await respond(service.engine, request, call, writer, stream=bool(body.stream))
 
 
