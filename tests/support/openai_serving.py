@@ -43,7 +43,12 @@ def settings_of(
 ) -> ServerSettings:
     """Settings of a server with one thread on a free port; ``more`` are fields of EngineSettings."""
     sizes = ContextSettings(
-        context_size=context, slots=lanes, threads=1, kv_type="f32", flash_attention=False
+        context_size=context,
+        slots=lanes,
+        threads=1,
+        kv_type="f32",
+        flash_attention=False,
+        prefixes=4 * lanes,
     )
     # drafts do not depend on the time that steps take
     drafting = DriverConfig(policy=Policy.FIRST_MATCH, min_match_tokens=1)

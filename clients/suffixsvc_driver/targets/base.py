@@ -28,6 +28,8 @@ from suffixsvc_driver.targets.slots import Placement, SlotCache
 
 #: compiled grammars in the cache; agents use the same few repeatedly
 _GRAMMARS: Final = 8
+#: last token of a generation that has not begun; llama.cpp refuses it
+NO_TOKEN: Final = -1
 
 
 class TargetBase(ClosedOnExit):
@@ -67,16 +69,17 @@ class TargetBase(ClosedOnExit):
         shares = not self.model.recurrent and (settings.full_window or not self.model.window)
         branches = settings.branches if shares else 0
         shared = unified or branches > 0
-        self.context = context = LlamaContext(self.model, settings, unified=shared, extra=lanes * branches)
+        kept = settings.slots + (settings.prefixes if unified and not self.model.recurrent else 0)
+        self.context = context = LlamaContext(
+            self.model, settings, unified=shared, extra=kept - settings.slots + lanes * branches
+        )
         opened.callback(context.close)
         self.rollback = detect_rollback(context)
         whole = not self.rollback.cuts_anywhere
-        self._cache = SlotCache(
-            settings.slots, whole=whole, copies=(shares and not whole) if unified else True
-        )
+        self._cache = SlotCache(kept, whole=whole, copies=(shares and not whole) if unified else True)
         self._lanes: list[Lane] = []
         for slot in self._cache.slots[:lanes]:
-            first = settings.slots + slot.index * branches
+            first = kept + slot.index * branches
             leaves = Branches(context, range(first, first + branches))
             eog_ids, alone = self.model.eog_ids, lanes == 1
             self._lanes.append(Lane(context, self.rollback, eog_ids, slot, leaves, in_order=alone))
@@ -86,10 +89,10 @@ class TargetBase(ClosedOnExit):
 
     @property
     def kv_use(self) -> tuple[int, int]:
-        """Tokens in the KV of all slots, and how many fit. A prefix that slots share counts in each of them.
-        Thread-safe: the first number may be of a moment within a step."""
-        slots = self._cache.slots
-        return sum(len(slot.tokens) for slot in slots), len(slots) * self.context_size
+        """Tokens in the KV, and how many fit. A prefix that sequences share counts in each of them, up to
+        what fits. Thread-safe: the first number may be of a moment within a step."""
+        size = self.settings.slots * self.context_size
+        return min(size, sum(len(slot.tokens) for slot in self._cache.slots)), size
 
     def close(self) -> None:
         """Free the context, and the model if it was loaded here. Idempotent."""
@@ -133,8 +136,9 @@ class TargetBase(ClosedOnExit):
 
     def forget(self) -> None:
         """Empty every slot."""
-        for lane in self._lanes:
+        for lane, own in zip(self._lanes, self._cache.slots, strict=False):
             lane.release()
+            lane.begin(own, NO_TOKEN)
         for slot in self._cache.slots:
             self.context.cut(slot.index, 0)
             slot.truncate(0)

@@ -1,9 +1,11 @@
 """Target of several concurrent generations with llama.cpp: one context, one lane each, one batch for all.
 
 All lanes share one KV memory, so that one batch has tokens of all lanes, and a prompt shares the cells of
-another lane's equal prefix. Results depend on the order of cells, and so on earlier operations of other
-lanes: the same operations from an empty memory on give the same bits (``exactness_parallel``); one of the
-generations alone gives the same tokens, except where rounding decides a near-tie.
+another lane's equal prefix. The KV of ended generations stays as long as there are sequences (``prefixes``)
+and cells for it; the least recently used is dropped first. A later prompt continues on its sequence, or
+shares its cells. Results depend on the order of cells, and so on earlier operations of other lanes: the same
+operations from an empty memory on give the same bits (``exactness_parallel``); one of the generations alone
+gives the same tokens, except where rounding decides a near-tie.
 
 Recurrent states are supported: llama.cpp computes lanes with drafts of different lengths one after the other,
 so that a shared batch is faster only if lanes add equally many tokens, as in plain steps.
@@ -11,7 +13,7 @@ so that a shared batch is faster only if lanes add equally many tokens, as in pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from suffixsvc.errors import InvalidInputError
@@ -31,7 +33,8 @@ class ParallelLlama(TargetBase):
     Args:
         model: a path to a GGUF file, or a loaded model (which the caller closes).
         settings: see :class:`ContextSettings`; ``slots`` lanes of ``context_size`` tokens, ``branches`` for
-            each of them, ``max_width`` verified tokens of all lanes together.
+            each of them, ``max_width`` verified tokens of all lanes together, ``prefixes`` of ended
+            generations beside the lanes.
 
     Raises:
         ModelNotFoundError, ModelCorruptError, ModelError: an unusable file, or not enough memory.
@@ -43,6 +46,7 @@ class ParallelLlama(TargetBase):
         _check(settings)
         super().__init__(model, settings, unified=True, lanes=settings.slots)
         self._missing: dict[int, list[int]] = {}
+        self.context.make_room = self._drop_prefix
 
     @property
     def lanes(self) -> int:
@@ -66,18 +70,40 @@ class ParallelLlama(TargetBase):
     def lane_for(self, prompt_ids: TokenIds, free: Sequence[int], principal: str = "") -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
-        return self._cache.place(prompt, free, principal).slot.index
+        slot = self._cache.place(
+            prompt, self._without(set(range(self.lanes)).difference(free)), principal
+        ).slot
+        return next((lane for lane in free if self._lanes[lane].slot is slot), free[0])
 
     def missing(self, lane: int, prompt_ids: Sequence[int], principal: str = "") -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
-        return len(prompt_ids) - 1 - self._cache.place(prompt_ids, (lane,), principal).keep
+        return len(prompt_ids) - 1 - self._cache.place(prompt_ids, self._usable(lane), principal).keep
 
     def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "", *, fresh: bool = False) -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
-        keep = self._place(self._lanes[lane], prompt, (lane,), principal, fresh=fresh)
+        keep = self._place(self._lanes[lane], prompt, self._usable(lane), principal, fresh=fresh)
         self._missing[lane] = prompt[keep:-1]
         return keep
+
+    def _usable(self, lane: int) -> list[int]:
+        """Slots for a prompt on a lane: its own, and those of no lane."""
+        return self._without({other for other in range(self.lanes) if other != lane})
+
+    def _without(self, lanes: Collection[int]) -> list[int]:
+        """Slots of none of these lanes."""
+        used = {self._lanes[lane].slot.index for lane in lanes}
+        return [slot.index for slot in self._cache.slots if slot.index not in used]
+
+    def _drop_prefix(self) -> bool:
+        """Free the cells of the least recently used sequence of no lane; False if there is none."""
+        unused = [self._cache.slots[i] for i in self._without(range(self.lanes))]
+        held = [slot for slot in unused if slot.tokens]
+        if held:
+            dropped = self._cache.oldest(held)
+            self.context.cut(dropped.index, 0)
+            dropped.truncate(0)
+        return bool(held)
 
     def prefill(self, lane: int) -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`.
@@ -127,7 +153,8 @@ class ParallelLlama(TargetBase):
 
 
 def _check(settings: ContextSettings) -> None:
-    slots, width, sequences = settings.slots, settings.max_width, settings.slots * (1 + settings.branches)
+    slots, width = settings.slots, settings.max_width
+    sequences = slots * (1 + settings.branches) + settings.prefixes
     require(width >= slots, f"max_width must be >= slots = {slots}: a step has a token of every lane", width)
     require(
         settings.batch_size >= width + slots,
@@ -136,6 +163,6 @@ def _check(settings: ContextSettings) -> None:
     )
     require(
         sequences <= MAX_SEQUENCES,
-        f"slots * (1 + branches) must be <= {MAX_SEQUENCES}, the sequences of llama.cpp",
+        f"slots * (1 + branches) + prefixes must be <= {MAX_SEQUENCES}, the sequences of llama.cpp",
         sequences,
     )

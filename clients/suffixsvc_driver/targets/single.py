@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from suffixsvc.errors import ModelError
 from suffixsvc.types import FloatArray, TokenIds
@@ -13,13 +12,10 @@ from suffixsvc_driver.drafts.events import StepResult
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import GREEDY, Sampling, sample_token
 from suffixsvc_driver.targets import Batch, LaneStep, Prefilled, StopRule
-from suffixsvc_driver.targets.base import TargetBase
+from suffixsvc_driver.targets.base import NO_TOKEN, TargetBase
 from suffixsvc_driver.targets.llama.context import ContextSettings, Part, State
 from suffixsvc_driver.targets.llama.model import LlamaModel, check_prompt
 from suffixsvc_driver.targets.slots import Placement
-
-#: last token of a generation that has not begun; llama.cpp refuses it
-_NO_TOKEN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +102,7 @@ class LlamaTarget(TargetBase):
                 "the snapshot must be of this model", expected=self._model_name, got=snapshot.model
             )
         self._lane.release()
-        self._lane.begin(self._lane.slot, _NO_TOKEN)
+        self._lane.begin(self._lane.slot, NO_TOKEN)
         slot = self._cache.oldest()
         self._cache.apply(Placement(slot, 0))
         self.context.cut(slot.index, 0)

@@ -325,7 +325,10 @@ def test_invalid_settings(tiny_model: Path) -> None:
             ContextSettings(slots=8, max_width=32, batch_size=36),
             "batch_size must be >= max_width . slots = 40",
         ),
-        (ContextSettings(slots=64, max_width=64, branches=4), "slots . .1 . branches. must be <= 256"),
+        (
+            ContextSettings(slots=64, max_width=64, branches=4),
+            "slots . .1 . branches. . prefixes must be <= 256",
+        ),
     ):
         with pytest.raises(InvalidConfigError, match=message):
             ParallelLlama(tiny_model, wrong)

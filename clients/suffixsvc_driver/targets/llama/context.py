@@ -10,7 +10,7 @@ same bits.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +34,8 @@ __all__ = ["MAX_SEQUENCES", "ContextSettings", "LlamaContext", "Part", "State"]
 #: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, and no flags
 _PARTIAL_ONLY: Final = 1
 _WHOLE: Final = 0
+#: result of llama_decode where no cells are free; nothing has changed
+_NO_CELLS: Final = 1
 _Int32s: Final = ctypes.POINTER(ctypes.c_int32)
 State = ctypes.Array[ctypes.c_uint8]
 
@@ -65,6 +67,10 @@ class LlamaContext(ClosedOnExit):
         unified: one KV memory for all sequences.
         extra: number of sequences beside the slots, which need unified KV.
 
+    Attributes:
+        make_room: called where unified memory has no free cells for a batch; frees some and returns True, or
+            returns False if none can be freed. Without it such a batch fails.
+
     Raises:
         ModelError: llama.cpp cannot create it (not enough memory).
     """
@@ -73,11 +79,12 @@ class LlamaContext(ClosedOnExit):
         self, model: LlamaModel, settings: ContextSettings, *, unified: bool = False, extra: int = 0
     ) -> None:
         self.model, self.settings, self.unified = model, settings, unified
+        self.make_room: Callable[[], bool] = lambda: False
         self._lib = llama()
         params = self._lib.llama_context_default_params()
         per_slot = -(-settings.context_size // 256) * 256
         params.n_ctx = per_slot * settings.slots
-        params.n_seq_max = settings.slots + extra
+        self._sequences = params.n_seq_max = settings.slots + extra
         # llama.cpp reserves at least one output per sequence, and aborts if that does not fit
         params.n_outputs_max = max(settings.max_width, settings.slots + extra)
         params.n_outputs_max_per_seq = settings.max_width
@@ -119,7 +126,7 @@ class LlamaContext(ClosedOnExit):
         # zeros, then ones: read from n - logits_from on, the first `logits_from` tokens have no logits
         self._flags = np.concatenate([np.zeros(n, np.int8), np.ones(n, np.int8)])
         seq_id = ctypes.c_int32 * 1
-        self._seq_ids = [seq_id(slot) for slot in range(self.settings.slots)]
+        self._seq_ids = [seq_id(slot) for slot in range(self._sequences)]
         self._seq_pointers = [(_Int32s * n)(*([ctypes.cast(s, _Int32s)] * n)) for s in self._seq_ids]
         self._one_each = self._counts.ctypes.data_as(_Int32s)
         self._batch = self._lib.llama_batch(
@@ -255,6 +262,8 @@ class LlamaContext(ClosedOnExit):
         self._check_open()
         self._batch.n_tokens = n
         code = self._lib.llama_decode(self._handle, self._batch)
+        while code == _NO_CELLS and self.make_room():
+            code = self._lib.llama_decode(self._handle, self._batch)
         if code != 0:
             raise ModelError(
                 f"llama_decode failed for {what}", expected=0, got=f"{code} {recent_log()}".strip()

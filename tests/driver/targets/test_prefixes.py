@@ -1,0 +1,112 @@
+"""KV of ended generations in the memory of the lanes: reused, shared, and dropped where cells are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from suffixsvc_driver.decode.generation import Request
+from suffixsvc_driver.sampling.settings import GREEDY
+from suffixsvc_driver.targets.parallel import ParallelLlama
+from support.exactness_parallel import check_parallel
+from support.parallel_runs import CARELESS, alone, check, some_requests
+from support.recorded_runs import RecordedRun, generate_many
+from support.targets import WIDTH_INDEPENDENT
+from support.tiny_kinds import KINDS
+
+TWO = replace(WIDTH_INDEPENDENT, slots=2, prefixes=8)
+
+
+@pytest.fixture(scope="module")
+def two(tiny_model: Path) -> Iterator[ParallelLlama]:
+    with ParallelLlama(tiny_model, replace(TWO, context_size=1024)) as target:
+        yield target
+
+
+def words(rng: np.random.Generator, count: int) -> list[int]:
+    return [int(token) for token in rng.integers(0, 256, size=count)]
+
+
+def run(
+    target: ParallelLlama, prompts: Sequence[list[int]], principal: str = "", tokens: int = 6
+) -> RecordedRun:
+    requests = [Request(prompt, (), tokens, principal=principal) for prompt in prompts]
+    found = generate_many(target, requests, curve=CARELESS)
+    assert len(found.results) == len(prompts)
+    return found
+
+
+def test_conversations_that_take_turns_compute_their_new_tokens(two: ParallelLlama) -> None:
+    """Four of them on two lanes, and a stranger between every two turns."""
+    two.forget()
+    rng = np.random.default_rng(5)
+    texts = [words(rng, 20) for _ in range(4)]
+    new = computed = 0
+    for turn in range(20):
+        found = run(two, texts)
+        for text, result in zip(texts, found.results, strict=True):
+            computed += result.prefill.computed
+            new += 20 if turn == 0 else 13
+            text += [*result.token_ids, *words(rng, 13)]
+        run(two, [words(rng, 30)])
+    # of each answer the newest token was never computed, and the last one of a prompt is part of a step
+    assert computed == new + 4 * (19 - 20)
+    expected = alone(two, [text[:-13] for text in texts], [1] * 4, GREEDY)
+    assert [r.token_ids for r in run(two, [t[:-13] for t in texts], tokens=1).results] == [
+        r.token_ids for r in expected
+    ]
+
+
+def test_agents_share_their_system_prompt(two: ParallelLlama) -> None:
+    two.forget()
+    rng = np.random.default_rng(6)
+    system = words(rng, 100)
+    first = run(two, [[*system, *words(rng, 50)]])
+    later = run(two, [[*system, *words(rng, 50)] for _ in range(6)])
+    assert [r.prefill.reused for r in first.results] == [0]
+    assert all(r.prefill.reused >= 100 for r in later.results)
+    other = run(two, [[*system, *words(rng, 50)]], "other")
+    assert other.results[0].prefill.reused == 0
+
+
+def test_where_cells_are_needed_the_oldest_prefix_is_dropped(tiny_model: Path) -> None:
+    """Ten prompts that each fill a lane, on two lanes: no generation fails, and each is right."""
+    with ParallelLlama(tiny_model, replace(TWO, context_size=256)) as target:
+        rng = np.random.default_rng(7)
+        prompts = [words(rng, 220) for _ in range(10)]
+        found = run(target, prompts, tokens=30)
+        expected = alone(target, prompts, [30] * 10, GREEDY)
+        assert [r.token_ids for r in found.results] == [r.token_ids for r in expected]
+        assert check_parallel(target, found).ok
+        used, size = target.kv_use
+        assert used <= size == 512
+        # the newest ones are still there
+        assert run(target, [prompts[-1]], tokens=1).results[0].prefill.reused == 219
+        assert run(target, [prompts[0]], tokens=1).results[0].prefill.reused == 0
+
+
+@pytest.mark.parametrize("kind", ["llama", "moe", "gemma"])
+@pytest.mark.parametrize("seed", range(3))
+def test_hostile_drafts_in_little_memory(kind: str, seed: int, tmp_path: Path) -> None:
+    path = KINDS[kind](tmp_path / f"{kind}.gguf", seed=1)
+    with ParallelLlama(path, replace(TWO, context_size=256, branches=2)) as target:
+        requests, expected = some_requests(np.random.default_rng(seed), target, 12, GREEDY)
+        found = generate_many(target, requests, curve=CARELESS)
+        check(target, found, expected)
+        assert check_parallel(target, found).same_shapes_exact
+
+
+@pytest.mark.parametrize("kind", ["mamba", "lfm2"])
+def test_recurrent_models_keep_the_states_of_their_lanes(kind: str, tmp_path: Path) -> None:
+    with ParallelLlama(KINDS[kind](tmp_path / f"{kind}.gguf", seed=1), TWO) as target:
+        rng = np.random.default_rng(8)
+        texts = [words(rng, 20) for _ in range(2)]
+        for turn in range(4):
+            found = run(target, texts)
+            for text, result in zip(texts, found.results, strict=True):
+                assert (result.prefill.reused > 0) == (turn > 0)
+                text += [*result.token_ids, *words(rng, 9)]
