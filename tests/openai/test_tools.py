@@ -153,6 +153,31 @@ def test_a_marker_that_is_a_control_token_reaches_the_parser(llama: openai.OpenA
     assert (names(choice), choice.message.content) == (["get_weather", "now"], None)
 
 
+@pytest.mark.parametrize("speculation", [True, False])
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        ("[TOOL_CALLS][ARGS]", ("[TOOL_CALLS]", "now", "[ARGS]", "{}")),
+        ("[TOOL_CALLS]", ("[TOOL_CALLS]", '[{"name": "now", ', '"arguments": {}}]')),
+        ("<tool_call>", ("<tool_call>", '\n{"name": "now", ', '"arguments": {}}\n', "</tool_call>")),
+    ],
+    ids=["mistral-v13", "mistral", "hermes"],
+)
+def test_control_tokens_of_a_format_are_bound_by_their_ids(
+    tmp_path: Path, template: str, written: tuple[str, ...], speculation: bool
+) -> None:
+    control = ("[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>")
+    text = "{# " + template + " #}{% if tools %}{{ tools | tojson }}{% endif %}{{ messages[-1].content }}Q"
+    path = write_tiny_script(tmp_path / "script.gguf", {"Q": written}, template=text, control=control)
+    given: dict[str, Any] = {"tools": [function("now")], "parallel_tool_calls": False}
+    given["extra_body"] = {"suffixsvc": {"speculation": speculation}}
+    with running(settings_of(path)) as server, client_of(server) as client:
+        for choice_of_tool in ("auto", "required", named("now")):
+            choice, _ = ask(client, "script", tool_choice=choice_of_tool, **given)
+            assert (names(choice), choice.message.content) == (["now"], None)
+            assert choice.message.tool_calls[0].function.arguments == "{}"
+
+
 def test_tools_that_may_not_be_called_are_text(agent: openai.OpenAI) -> None:
     choice, _ = ask(agent, "agent", tool_choice="none")
     assert choice.finish_reason == "stop"

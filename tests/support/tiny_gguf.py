@@ -42,6 +42,7 @@ class TinyWriter:
         width: embedding size.
         merges: pairs of tokens that are one, as "a b"; the default is one that no text of ours triggers,
             since llama.cpp wants the list to be there.
+        control: texts of control tokens, besides those that begin with "<|".
     """
 
     path: Path
@@ -55,6 +56,7 @@ class TinyWriter:
     add_bos: bool = False
     eos_id: int = EOS_ID
     merges: Sequence[str] = ("\u0100 \u0100",)
+    control: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -77,7 +79,7 @@ class TinyWriter:
         self.gguf.add_token_list(self.tokens)
         kinds = [TokenType.NORMAL] * self.size
         for i, text in enumerate(self.tokens):
-            if text.startswith("<|"):
+            if text.startswith("<|") or text in self.control:
                 kinds[i] = TokenType.CONTROL
             elif text.startswith("[PAD"):
                 kinds[i] = TokenType.UNUSED

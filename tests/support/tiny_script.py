@@ -31,26 +31,32 @@ AGENT_TEMPLATE = (
 
 
 def write_tiny_script(
-    path: Path, answers: Mapping[str, Sequence[str]], *, template: str = "", context: int = 1 << 13
+    path: Path,
+    answers: Mapping[str, Sequence[str]],
+    *,
+    template: str = "",
+    control: Sequence[str] = (),
+    context: int = 1 << 13,
 ) -> Path:
     """Write a model whose text after a character is an answer, each part of which is a token.
 
     Args:
         answers: parts by the character before them. At most 24 different ones, of two bytes or more. Parts
             that begin with "<|" are control tokens.
+        control: parts that are control tokens too.
         template: chat template; by default the file has none, and prompts end with a line feed.
     """
     parts = list(dict.fromkeys(part for answer in answers.values() for part in answer))
     assert len(parts) <= MAX_PARTS
     assert all(len(part.encode()) > 1 for part in parts), "bytes are tokens already"
     texts = byte_texts()
+    special = [part for part in parts if part[:2] == "<|" or part in control]
     printable = [
-        part if part[:2] == "<|" else "".join(texts[byte] for byte in part.encode()) for part in parts
+        part if part in special else "".join(texts[byte] for byte in part.encode()) for part in parts
     ]
     padding = _WIDTH - len(texts) - len(SPECIAL) - len(parts)
-    tiny = TinyWriter(
-        path, "llama", 0, _WIDTH, 1, context, padding=padding, texts=[*texts, *SPECIAL, *printable]
-    )
+    vocabulary = [*texts, *SPECIAL, *printable]
+    tiny = TinyWriter(path, "llama", 0, _WIDTH, 1, context, padding, vocabulary, control=special)
     if template:
         tiny.gguf.add_chat_template(template)
     ids = {part: 256 + len(SPECIAL) + at for at, part in enumerate(parts)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -20,7 +22,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
     body = await service.read(request, ChatRequest)
     service.require_model(body.model)
     body.check()
-    turn = body.turn()
+    turn = await asyncio.to_thread(body.turn)  # a conversation may be long
     system = texts_of((each.role, each.content) for each in body.messages)
     speaker = Speaker(system, tuple(tool["function"]["name"] for tool in turn.tools))
     caller = caller_of(principal, request.headers, body, speaker)
