@@ -78,7 +78,7 @@ def test_one_variant_over_another_uses_the_same_rounds() -> None:
 def test_what_is_compared() -> None:
     made = settings_for(
         DecodeOptions(
-            Path("m.gguf"),
+            (Path("m.gguf"),),
             policies=("expected-gain", "fixed-k", "first-match", "class-k", "adaptive-k"),
             ks=(4, 32),
             layers=("all", "prompt-lookup+suffix"),
@@ -87,14 +87,15 @@ def test_what_is_compared() -> None:
         ModelClass.MOE,
     )
     assert [s.name for s in made] == [
-        "expected-gain", "expected-gain, prompt-lookup+suffix", "K = 4", "K = 32", "adaptive-k", "class-k",
+        "expected-gain", "expected-gain, prompt-lookup+suffix", "K = 4", "K = 32",
+        "K = 4, prompt-lookup+suffix", "K = 32, prompt-lookup+suffix", "adaptive-k", "class-k",
     ]  # fmt: skip
     assert made[1].layers == (LayerKind.PROMPT_LOOKUP, LayerKind.SUFFIX)
     assert made[3].config.policy is Policy.FIRST_MATCH
     assert made[3].config.controller is Controller.FIXED
     for wrong in ({"policies": ("best",)}, {"layers": ("lookup",)}):
         with pytest.raises(InvalidInputError, match="must"):
-            settings_for(DecodeOptions(Path("m.gguf"), **wrong), GREEDY, ModelClass.MOE)  # type: ignore[arg-type]  # mixed values
+            settings_for(DecodeOptions((Path("m.gguf"),), **wrong), GREEDY, ModelClass.MOE)  # type: ignore[arg-type]  # mixed values
 
 
 # -- other programs
@@ -178,7 +179,7 @@ def test_a_text_that_is_known_costs_what_the_curve_says() -> None:
     job = Job("j", "agent", (1, 2, 3), 60)
     costs = read_supplied_costs("gpu")
     settings = settings_for(
-        DecodeOptions(Path("m.gguf"), policies=("expected-gain", "fixed-k"), ks=(4,), layers=("all",)),
+        DecodeOptions((Path("m.gguf"),), policies=("expected-gain", "fixed-k"), ks=(4,), layers=("all",)),
         GREEDY,
         ModelClass.MOE,
     )
@@ -207,7 +208,7 @@ BOTH = {
     setting.name: setting
     for setting in settings_for(
         DecodeOptions(
-            Path("m.gguf"), policies=("expected-gain", "fixed-k", "plain"), ks=(8,), layers=("all",)
+            (Path("m.gguf"),), policies=("expected-gain", "fixed-k", "plain"), ks=(8,), layers=("all",)
         ),
         GREEDY,
         ModelClass.MOE,

@@ -22,7 +22,7 @@ from support.tiny_kinds import KINDS
 @pytest.fixture
 def options(tmp_path: Path) -> DecodeOptions:
     target = KINDS["moe"](tmp_path / "moe.gguf", seed=1)
-    return DecodeOptions(target, workloads=("chat",), calls=3, rounds=1, threads=1, max_width=16)
+    return DecodeOptions((target,), workloads=("chat",), calls=3, rounds=1, threads=1, max_width=16)
 
 
 def test_valid_options_pass(options: DecodeOptions) -> None:
@@ -68,7 +68,7 @@ def test_missing_programs_of_llama_cpp_are_named(options: DecodeOptions, tmp_pat
         check_options(replace(servers, llama_programs=True))
     (tmp_path / "llama-lookup").touch()
     check_options(replace(servers, llama_programs=True))
-    drafting = replace(servers, draft=tmp_path / "draft.gguf", llama_programs=True)
+    drafting = replace(servers, drafts=(tmp_path / "draft.gguf",), llama_programs=True)
     with pytest.raises(InvalidInputError, match="no llama-speculative-simple, llama-speculative"):
         check_options(drafting)
 

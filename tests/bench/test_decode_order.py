@@ -87,7 +87,7 @@ def test_variants_restart_every_round_and_change_targets_from_job_to_job() -> No
 def test_a_setting_starts_with_a_new_namespace_every_time() -> None:
     """Also if name, workload and round are the same, as at another temperature."""
     [setting] = settings_for(
-        DecodeOptions(Path("m.gguf"), policies=("expected-gain",), ks=(), layers=("all",)),
+        DecodeOptions((Path("m.gguf"),), policies=("expected-gain",), ks=(), layers=("all",)),
         GREEDY,
         ModelClass.DENSE_SMALL,
     )

@@ -42,7 +42,7 @@ def decoded() -> dict[str, Any]:
     return as_read
 
 
-OPTIONS = DecodeOptions(Path("m.gguf"), workloads=("sql",), calls=3, rounds=1, threads=2).as_dict()
+OPTIONS = DecodeOptions((Path("m.gguf"),), workloads=("sql",), calls=3, rounds=1, threads=2).as_dict()
 
 
 def invoke(*args: object) -> str:

@@ -45,7 +45,7 @@ def replayed_at_costs(
 ) -> list[SuppliedCostRow]:
     """By a worker that is really there."""
     ways = settings_for(
-        DecodeOptions(Path("m.gguf"), policies=("expected-gain",), ks=(), layers=tuple(layers)),
+        DecodeOptions((Path("m.gguf"),), policies=("expected-gain",), ks=(), layers=tuple(layers)),
         GREEDY,
         ModelClass.MOE,
     )

@@ -86,14 +86,14 @@ def test_what_is_no_number_names_the_option(arguments: tuple[str, ...], match: s
 
 
 def test_bench_decode_gives_llama_cpp_the_same_gpus() -> None:
-    options = DecodeOptions(Path("m.gguf"), threads=1, gpu_layers=ALL_LAYERS, main_gpu=1, kv_type="q8_0")
+    options = DecodeOptions((Path("m.gguf"),), threads=1, gpu_layers=ALL_LAYERS, main_gpu=1, kv_type="q8_0")
     fixture = options.fixture()
     assert (fixture.offload, fixture.kv_type) == (Offload(ALL_LAYERS, main_gpu=1), "q8_0")
     expected = "-ctk q8_0 -ctv q8_0 -ngl 999 -ngld 999 -sm none -mg 1"
     assert fixture.llama_arguments(drafting=True) == expected.split()
     split = FixtureOptions(Path("m.gguf"), None, 1, 256, 8, offload=Offload(9, tensor_split=(2, 1)))
     assert split.llama_arguments() == ["-ngl", "9", "-ts", "2.0,1.0"]
-    assert DecodeOptions(Path("m.gguf"), threads=1).fixture().llama_arguments() == []
+    assert DecodeOptions((Path("m.gguf"),), threads=1).fixture().llama_arguments() == []
 
 
 @pytest.mark.skipif(bool(gpu_devices()), reason="llama.cpp has a GPU here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,15 +14,15 @@ import numpy as np
 
 from suffixsvc.errors import SuffixError
 from suffixsvc_bench.decode.checks import check_options
-from suffixsvc_bench.decode.figures import ratio_against, row_of
-from suffixsvc_bench.decode.options import DecodeOptions
+from suffixsvc_bench.decode.figures import by_length, ratio_against, row_of
+from suffixsvc_bench.decode.options import DecodeOptions, ModelPair
 from suffixsvc_bench.decode.pricing.measured import Measured
 from suffixsvc_bench.decode.pricing.supplied_costs import SuppliedCosts, read_supplied_costs, replay_at_costs
 from suffixsvc_bench.decode.run import WARMUP, run_workload
 from suffixsvc_bench.decode.variants.peers import open_peers
 from suffixsvc_bench.decode.variants.variants import PLAIN, DriverVariant, Setting, WholeVariant, settings_for
 from suffixsvc_bench.decode.workload.forecast import forecast_speedup
-from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job, Workload, load_workloads
+from suffixsvc_bench.decode.workload.jobs import CONVERSATION, AnsweredJob, Job, Workload, load_workloads
 from suffixsvc_bench.decode.workload.prefill import SharedPrefill
 from suffixsvc_bench.decode.workload.prepared import PreparedAnswers
 from suffixsvc_bench.report.provenance import provenance
@@ -58,12 +59,12 @@ def run_decode(
     """
     check_options(options)
     supplied_costs = [read_supplied_costs(name) for name in options.prices]
-    draft = options.draft.name if options.draft else ""
+    targets, drafts = (", ".join(file.name for file in its) for its in (options.targets, options.drafts))
     described = options.as_dict()
-    measured = Measured(provenance(), options.target.name, draft, described["threads"], {}, described)
-    for experts in options.experts:
+    measured = Measured(provenance(), targets, drafts, described["threads"], {}, described)
+    for pair, experts in itertools.product(options.pairs, options.experts):
         with ExitStack() as stack:
-            run = _open(experts, options, measured, notify, keep, stack)
+            run = _open(pair, experts, options, measured, notify, keep, stack)
             for temperature in options.temperatures:
                 run.run_workloads(Sampling(temperature=temperature))
             for costs in supplied_costs:
@@ -72,6 +73,7 @@ def run_decode(
 
 
 def _open(
+    pair: ModelPair,
     experts: int | None,
     options: DecodeOptions,
     measured: Measured,
@@ -79,10 +81,10 @@ def _open(
     keep: Keep,
     stack: ExitStack,
 ) -> _Run:
-    """Prepare the target with this many experts; None: as many as its file says."""
+    """Prepare a pair of models, the target with this many experts; None: as many as its file says."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     fixture = ModelFixture(
-        options.fixture(experts),
+        options.fixture(experts, pair),
         folder,
         stack,
         lambda done, total: notify("measuring what steps cost", 0.0),
@@ -95,7 +97,7 @@ def _open(
         notify(f"preparing: {job.key}", 0.0)
         return writer.plain(job.prompt_ids, job.max_tokens).result.token_ids
 
-    answer = PreparedAnswers(options.prepared, key_of(fixture.target).model, write, experts)
+    answer = PreparedAnswers(options.prepared_for(pair[0]), key_of(fixture.target).model, write, experts)
     workloads = load_workloads(options.workload_choice, fixture.model, answer)
     peers: list[WholeVariant] = []
     if options.llama_bin is not None and experts is None:
@@ -129,7 +131,9 @@ class _Run:
         peers = self.peers if sampling.greedy else []
         settings = settings_for(options, sampling, self._model_class())
         first = (
-            sampling.temperature == options.temperatures[0] and fixture.options.experts == options.experts[0]
+            sampling.temperature == options.temperatures[0]
+            and fixture.options.experts == options.experts[0]
+            and self._pair == options.pairs[0]
         )
         if first:
             measured.settings = {setting.name: setting for setting in settings}
@@ -179,6 +183,8 @@ class _Run:
             if failed:
                 measured.failed[name] = failed
             measured.pairs[name] = pairs
+            if workload.name == CONVERSATION:
+                measured.lengths[name] = {variant: by_length(found) for variant, found in pairs.items()}
             if first:
                 measured.compared[name] = pairs
             measured.rows += [row_of(name, variant, found) for variant, found in pairs.items()]
@@ -219,7 +225,15 @@ class _Run:
         """Name of a workload in tables."""
         at = "" if sampling.greedy else f" at {sampling.temperature:g}"
         experts = self.fixture.options.experts
-        return f"{workload.name}{at}" + ("" if experts is None else f", {experts} experts")
+        target, draft = self._pair
+        names = [target.stem] if len(self.options.targets) > 1 else []
+        names += [draft.stem] if draft is not None and len(self.options.drafts) > 1 else []
+        models = f", {' + '.join(names)}" if names else ""
+        return f"{workload.name}{at}{models}" + ("" if experts is None else f", {experts} experts")
+
+    @property
+    def _pair(self) -> ModelPair:
+        return self.fixture.options.target, self.fixture.options.draft
 
     def _model_class(self) -> ModelClass:
         model = self.fixture.model

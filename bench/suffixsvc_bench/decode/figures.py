@@ -62,6 +62,46 @@ class Row:
     acceptance: float
 
 
+@dataclass(frozen=True, slots=True)
+class LengthRow:
+    """Summary of one variant's answers to prompts of some lengths.
+
+    Attributes:
+        least, most: shortest and longest prompt, tokens.
+        acceptance: accepted / drafted; 0 without drafts.
+        tokens_per_step: MAT; 0 where the number of steps is unknown.
+    """
+
+    least: int
+    most: int
+    speedup: Ratio
+    tokens_per_step: float
+    drafted: int
+    accepted: int
+    acceptance: float
+
+
+def by_length(pairs: Sequence[Pair], parts: int = 4) -> list[LengthRow]:
+    """Summarise answers by the length of their prompts, in at most ``parts`` groups of equal size."""
+    ordered = sorted(pairs, key=lambda pair: pair.prompt_tokens)
+    rows = []
+    for group in np.array_split(np.arange(len(ordered)), min(parts, len(ordered))) if ordered else []:
+        its = [ordered[i] for i in group]
+        total = Outcome.sum([pair.outcome for pair in its])
+        rows.append(
+            LengthRow(
+                its[0].prompt_tokens,
+                its[-1].prompt_tokens,
+                ratio_of(its),
+                total.tokens / total.steps if total.steps else 0.0,
+                total.drafted,
+                total.accepted,
+                total.accepted / total.drafted if total.drafted else 0.0,
+            )
+        )
+    return rows
+
+
 def ratio_of(pairs: Sequence[Pair]) -> Ratio:
     """Speedup of some pairs.
 

@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from suffixsvc_bench.decode.workload.jobs import WorkloadChoice
     from suffixsvc_bench.speculation.model_fixture import FixtureOptions
 
+#: target and draft model
+ModelPair = tuple[Path, Path | None]
 #: fields that do not affect results
 _NOT_STORED: Final = ("again", "prepared", "best", "report", "as_json")
 
 
-def _model(name: str) -> Path | None:
-    """File of a GGUF or of a registry name; "" = none."""
+def _model(name: str) -> Path:
+    """File of a GGUF or of a registry name."""
     import suffixsvc_models as models  # noqa: PLC0415 - --help does not need it
 
-    return models.resolve(name) if name else None
+    return models.resolve(name)
 
 
 def _numbers(option_name: str, kind: Callable[[str], Any], text: str) -> tuple[Any, ...]:
@@ -46,21 +48,29 @@ class DecodeOptions(LoadOptions):
     """The options of the verb.
 
     Attributes:
+        targets, drafts: every pair of them is measured; without drafts, every target.
         experts: expert counts of a mixture-of-experts model, each measured as a separate target; None: as in
             the file.
     """
 
-    target: Path = option(
-        "qwen2.5-coder-1.5b", parse=_model, help="Target model: a GGUF, or a name of `suffixsvc models`."
+    targets: tuple[Path, ...] = option(
+        ("qwen2.5-coder-1.5b",),
+        "--target",
+        parse=_model,
+        help="Target model: a GGUF, or a name of `suffixsvc models`. Repeatable: every target is measured "
+        "with every draft model. Default: qwen2.5-coder-1.5b.",
     )
-    draft: Path | None = option(
-        "", parse=_model, help="Draft model: a GGUF, or a name of `suffixsvc models`. Default: none."
+    drafts: tuple[Path, ...] = option(
+        (),
+        "--draft",
+        parse=_model,
+        help="Draft model: a GGUF, or a name of `suffixsvc models`. Repeatable. Default: none.",
     )
     workloads: tuple[str, ...] = option(
         (),
         "--workload",
-        help="Workload: sql, json, python, log, files, chat, edit or repeat. Repeatable. Default: all; "
-        "log and files only with --log and --file.",
+        help="Workload: sql, json, python, log, files, chat, edit, repeat, summary, document-qa or "
+        "conversation. Repeatable. Default: all; log and files only with --log and --file.",
     )
     log: Path | None = option(None, help="Recorded log for the workload log.")
     files: tuple[Path, ...] = option((), "--file", help="Prompt for the workload files. Repeatable.")
@@ -80,7 +90,8 @@ class DecodeOptions(LoadOptions):
     )
     layers: tuple[str, ...] = option(
         ("all",),
-        help="Layers for expected-gain: all, or kinds joined by + (prompt-lookup+suffix). Repeatable.",
+        help="Layers for expected-gain and fixed-k: all, or kinds joined by + (prompt-lookup+suffix). "
+        "Repeatable.",
     )
     temperatures: tuple[float, ...] = option(
         "0",
@@ -98,7 +109,11 @@ class DecodeOptions(LoadOptions):
         help="Comma-separated numbers of experts per token, for mixture-of-experts models.",
     )
     again: bool = option(False, "--again", help="Measure the cost curve even if one is stored.")
-    prepared: Path | None = option(None, help="File that stores the prepared answers for the next run.")
+    prepared: Path | None = option(
+        None,
+        help="File that stores the prepared answers for the next run; with several targets, one for each, "
+        "with its name appended.",
+    )
     llama_bin: Path | None = option(
         None, help="Folder with llama.cpp's own programs, to run in the same pairs."
     )
@@ -126,15 +141,33 @@ class DecodeOptions(LoadOptions):
     )
     as_json: bool = option(False, "--json", help="Print JSON.")
 
-    def fixture(self, experts: int | None = None) -> FixtureOptions:
-        """Options of the fixture with this number of experts; None: as in the model's file."""
+    @property
+    def pairs(self) -> list[ModelPair]:
+        """The targets, each with every draft model."""
+        return [(target, draft) for target in self.targets for draft in self.drafts or (None,)]
+
+    def prepared_for(self, target: Path) -> Path | None:
+        """File of the prepared answers of a target; None stores nothing."""
+        file = self.prepared
+        if file is None or len(self.targets) == 1:
+            return file
+        return file.with_name(f"{file.stem}-{target.stem}{file.suffix}")
+
+    def fixture(self, experts: int | None = None, pair: ModelPair | None = None) -> FixtureOptions:
+        """Options of the fixture with this number of experts and this pair.
+
+        Args:
+            experts: None: as in the model's file.
+            pair: None: the first one.
+        """
         from suffixsvc_bench.speculation.model_fixture import FixtureOptions  # noqa: PLC0415 - loads the driver
         from suffixsvc_driver.targets.llama.machine import usable_cores  # noqa: PLC0415 - as above
         from suffixsvc_driver.targets.llama.offload import Offload  # noqa: PLC0415 - as above
 
+        target, draft = pair or self.pairs[0]
         return FixtureOptions(
-            self.target,
-            self.draft,
+            target,
+            draft,
             self.threads or usable_cores(),
             self.context,
             self.max_width,

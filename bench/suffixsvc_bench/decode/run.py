@@ -80,7 +80,7 @@ def run_workload(
             base = found.pop(reference.name)
             for name, outcome in found.items():
                 if name in pairs:
-                    pairs[name].append(Pair(job.key, job.agent, outcome, base))
+                    pairs[name].append(Pair(job.key, job.agent, outcome, base, len(job.prompt_ids)))
     return pairs
 
 

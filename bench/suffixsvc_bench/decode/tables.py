@@ -15,6 +15,8 @@ _WIDTHS: Final = (2, 4, 8, 16)
 def decode_parts(measured: Mapping[str, Any]) -> list[Grid | str]:
     """All tables and sentences, from :meth:`Measured.as_dict`."""
     parts: list[Grid | str] = [decode_grid(measured), *failure_sentences(measured), forecast_grid(measured)]
+    if measured.get("lengths"):
+        parts += ["Conversations, by the length of the prompt:", length_grid(measured)]
     others = against_grid(measured)
     if others is not None:
         first = measured["rows"][0]["variant"]
@@ -68,6 +70,28 @@ def forecast_grid(measured: Mapping[str, Any]) -> Grid:
 
 def _costs(costs: Sequence[float]) -> str:
     return ", ".join(f"{costs[width]:.2f}" for width in _WIDTHS if width < len(costs))
+
+
+def length_grid(measured: Mapping[str, Any]) -> Grid:
+    """Acceptance and speedup by the length of the conversation, for each workload and variant."""
+    heads = ("workload", "variant", "prompt tokens", "speedup (95 %)", "MAT", "drafted", "accepted", "calls")
+    grid = Grid(heads)
+    for workload, variants in measured["lengths"].items():
+        for variant, rows in variants.items():
+            for row in rows:
+                grid.rows.append(
+                    [
+                        workload,
+                        variant,
+                        f"{row['least']:,} to {row['most']:,}",
+                        _interval(row["speedup"]),
+                        f"{row['tokens_per_step']:.2f}" if row["tokens_per_step"] else "",
+                        f"{row['drafted']:,}",
+                        f"{row['accepted']:,} ({row['acceptance']:.0%})",
+                        str(row["speedup"]["pairs"]),
+                    ]
+                )
+    return grid
 
 
 def failure_sentences(measured: Mapping[str, Any]) -> list[str]:

@@ -65,12 +65,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One job answered by a variant, and by its reference (usually plain decoding)."""
+    """One job answered by a variant, and by its reference (usually plain decoding).
+
+    Attributes:
+        prompt_tokens: of the job; 0 if unknown.
+    """
 
     job: str
     agent: str
     outcome: Outcome
     reference: Outcome
+    prompt_tokens: int = 0
 
     @property
     def ratio(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from suffixsvc_bench.decode.figures import Ratio, Row
+from suffixsvc_bench.decode.figures import LengthRow, Ratio, Row
 from suffixsvc_bench.decode.pricing.supplied_costs import SuppliedCostRow
 from suffixsvc_bench.decode.variants.variants import Setting
 from suffixsvc_bench.report.provenance import Provenance
@@ -29,6 +29,7 @@ class Measured:
         curve: cost curve of the first target at the start of the run.
         settings: by variant: driver settings compared at the first temperature on the first target.
         compared: by workload and variant: the pairs of those settings.
+        lengths: by workload and variant: the calls of conversations by the length of their prompts.
         failed: by workload and external variant: why it failed.
     """
 
@@ -47,6 +48,7 @@ class Measured:
     supplied_costs: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Setting] = field(default_factory=dict)
     compared: dict[str, dict[str, list[Pair]]] = field(default_factory=dict)
+    lengths: dict[str, dict[str, list[LengthRow]]] = field(default_factory=dict)
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,6 +65,10 @@ class Measured:
             "forecast_curves": self.forecast_curves,
             "against": {
                 w: {n: asdict(r) for n, r in variants.items()} for w, variants in self.against.items()
+            },
+            "lengths": {
+                w: {n: [asdict(row) for row in rows] for n, rows in variants.items()}
+                for w, variants in self.lengths.items()
             },
             "failed": self.failed,
             "prices": self.supplied_costs,
@@ -86,6 +92,7 @@ def _plain(pair: Pair) -> dict[str, Any]:
     return {
         "job": pair.job,
         "agent": pair.agent,
+        "prompt_tokens": pair.prompt_tokens,
         "ratio": round(pair.ratio, 4),
         "outcome": outcome(pair.outcome),
         "reference": outcome(pair.reference),

@@ -149,8 +149,8 @@ class DriverVariant:
 
 
 def settings_for(options: DecodeOptions, sampling: Sampling, model_class: ModelClass) -> list[Setting]:
-    """Driver settings to compare, by the values of ``--policy``: for "fixed-k" one for each K, under expected
-    gain one for each set of layers.
+    """Driver settings to compare, by the values of ``--policy``: under expected gain one for each set of
+    layers, for "fixed-k" one for each of them and each K.
 
     A value is "expected-gain", "first-match" (adaptive K), the name of a controller, or "plain" against
     itself, which shows the resolution of the run.
@@ -169,8 +169,10 @@ def settings_for(options: DecodeOptions, sampling: Sampling, model_class: ModelC
                 kinds = _kinds(names)
                 add(policy if kinds == LAYERS else f"{policy}, {names}", kinds)
         elif policy == Controller.FIXED:
-            for k in options.ks:
-                add(f"K = {k}", policy=Policy.FIRST_MATCH, controller=Controller.FIXED, k_start=k)
+            for names, k in itertools.product(options.layers, options.ks):
+                kinds = _kinds(names)
+                name = f"K = {k}" if kinds == LAYERS else f"K = {k}, {names}"
+                add(name, kinds, policy=Policy.FIRST_MATCH, controller=Controller.FIXED, k_start=k)
         elif policy in set(Controller) or policy == Policy.FIRST_MATCH:
             controller = Controller.ADAPTIVE if policy == Policy.FIRST_MATCH else Controller(policy)
             add(str(controller), policy=Policy.FIRST_MATCH, controller=controller, model_class=model_class)

@@ -5,6 +5,9 @@ log                 prompts of a recorded log, in order; no warm-up
 files               one question to the model per file; no warm-up
 chat                questions of all kinds; no warm-up
 edit                files and changes to make in them, several per file; no warm-up
+summary             documents to summarise, each in several ways; no warm-up
+document-qa         questions about documents, several per document; no warm-up
+conversation        turns of conversations, each with all turns and answers before it; no warm-up
 repeat              jobs of sql, json and edit that were answered before
 """
 
@@ -26,14 +29,21 @@ from suffixsvc_bench.replay.logs import read_calls
 from suffixsvc_bench.speculation.recorded_call import text_of
 from suffixsvc_driver.targets.llama.model import LlamaModel
 
-WORKLOADS: Final = ("sql", "json", "python", "log", "files", "chat", "edit", "repeat")
+SUMMARY: Final = "summary"
+DOCUMENT_QA: Final = "document-qa"
+CONVERSATION: Final = "conversation"
+WORKLOADS: Final = (
+    *("sql", "json", "python", "log", "files", "chat", "edit", "repeat"),
+    *(SUMMARY, DOCUMENT_QA, CONVERSATION),
+)
 #: workload -> agents of the demo that make its calls
 _AGENTS: Final = {
     "sql": (SQL_WRITER.name,),
     "json": (PLANNER.name, REPORTER.name),
     "python": (PYTHON_WRITER.name,),
 }
-_PROMPTS: Final = Path(__file__).with_name("prompts.toml")
+#: tokens of an answer in a conversation: twenty turns fit into a context of 2,048
+_TURN_TOKENS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,7 @@ class _WorkloadLoader:
         self._choice, self._model, self._answer = choice, model, answer
         self._context = choice.context - choice.max_tokens
         self._passes: dict[str, list[AnsweredJob]] = {}
-        self._prompts: dict[str, Any] = tomllib.loads(_PROMPTS.read_text(encoding="utf-8"))
+        self._prompts = read_texts("prompts")
 
     def load(self, name: str) -> Workload:
         if name in _AGENTS:
@@ -148,7 +158,14 @@ class _WorkloadLoader:
             return self._files()
         if name == "repeat":
             return self._repeat()
-        return Workload(name, self._limited(self._chat() if name == "chat" else self._edits()))
+        jobs = {
+            "chat": self._chat,
+            "edit": self._edits,
+            SUMMARY: self._summaries,
+            DOCUMENT_QA: self._document_questions,
+            CONVERSATION: self._turns,
+        }
+        return Workload(name, self._limited(jobs[name]()))
 
     def _agents(self, name: str) -> Workload:
         jobs: list[Job] = []
@@ -231,6 +248,48 @@ class _WorkloadLoader:
                 jobs.append(self._job(f"{file['name']}-{i}", "edit", [system, _user(text)], tokens))
         return jobs
 
+    def _summaries(self) -> list[Job]:
+        documents = read_texts("documents")
+        return [
+            self._about(document, documents["system"], text, f"{document['name']}-{i}", SUMMARY)
+            for i, text in enumerate(documents["instructions"])
+            for document in documents["document"]
+        ]
+
+    def _document_questions(self) -> list[Job]:
+        documents = read_texts("documents")
+        return [
+            self._about(
+                document,
+                documents["system"],
+                f"{documents['answer']}\n\nQuestion: {question}",
+                f"{document['name']}-{i}",
+                DOCUMENT_QA,
+            )
+            for document in documents["document"]
+            for i, question in enumerate(document["questions"])
+        ]
+
+    def _about(self, document: dict[str, Any], system: str, task: str, key: str, agent: str) -> Job:
+        """A task about a document, which precedes it: the tasks about one document share a prefix."""
+        text = f"Document:\n\n{document['text'].strip()}\n\n{task}"
+        return self._job(key, agent, [{"role": "system", "content": system}, _user(text)])
+
+    def _turns(self) -> list[Job]:
+        jobs: list[Job] = []
+        for conversation in read_texts("conversations")["conversation"]:
+            messages = [{"role": "system", "content": conversation["system"]}]
+            for number, question in enumerate(conversation["questions"]):
+                messages.append(_user(question))
+                most = min(_TURN_TOKENS, self._choice.max_tokens)
+                job = self._job(f"{conversation['name']}-{number}", conversation["name"], messages, most)
+                if len(jobs) >= self._choice.calls or not self._fits(job):
+                    break  # the answers of later turns would be written for nothing
+                jobs.append(job)
+                answer = text_of(self._model, tuple(self._answer(job)))
+                messages.append({"role": "assistant", "content": answer})
+        return jobs
+
     def _job(
         self, key: str, agent: str, messages: Sequence[dict[str, str]], max_tokens: int | None = None
     ) -> Job:
@@ -238,8 +297,15 @@ class _WorkloadLoader:
         return Job(key, agent, ids, max_tokens or self._choice.max_tokens)
 
     def _limited(self, jobs: Sequence[Job]) -> list[Job]:
-        fitting = [job for job in jobs if len(job.prompt_ids) + 16 <= self._context]
-        return fitting[: self._choice.calls]
+        return [job for job in jobs if self._fits(job)][: self._choice.calls]
+
+    def _fits(self, job: Job) -> bool:
+        return len(job.prompt_ids) + 16 <= self._context
+
+
+def read_texts(name: str) -> dict[str, Any]:
+    """Contents of the file NAME.toml beside this module."""
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _user(text: str) -> dict[str, str]:

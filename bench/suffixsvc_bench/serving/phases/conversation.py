@@ -6,17 +6,14 @@ answer; all others have been computed once.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+from suffixsvc_bench.decode.workload.jobs import read_texts
 from suffixsvc_bench.serving.servers.subject import ChatSubject
 
-_TEXTS: Final[dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("conversation.toml").read_text(encoding="utf-8")
-)
+_TEXTS: Final[dict[str, Any]] = read_texts("conversations")["conversation"][0]
 QUESTIONS: Final[tuple[str, ...]] = tuple(_TEXTS["questions"])
 
 
