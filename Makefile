@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo gpu-smoke test test-disturbed interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters adapters-vllm clean
+.PHONY: help setup demo gpu-smoke test test-disturbed interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters adapters-vllm conformance clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -147,11 +147,17 @@ adapters-vllm: $(VENV)/.stamp-core  ## run a real vLLM with its adapter, on CPUs
 	@tools/adapters_vllm.sh
 	@.venv-adapters-vllm/bin/python -m pytest -m adapters tests/adapters/test_vllm_engine.py $(PYTEST_ARGS)
 
+# NODE=/path/to/node names another Node than that of the PATH. PYTEST_ARGS='-k compatcanary' runs a part.
+conformance: setup  ## run OpenAI suites of others on a server process (Node 20; 1.1 GB model, once; minutes)
+	@tools/conformance.sh
+	@$(BIN)/suffixsvc models get qwen2.5-coder-1.5b >/dev/null
+	@tools/conformance.sh run $(PYTEST_ARGS)
+
 # The logs are recorded answers of a real model (`suffixsvc bench record`, hours; docs/benchmarks.md).
 caches: $(VENV)/.stamp-core  ## rebuild the shipped caches from the logs in caches/recorded
 	@$(BIN)/suffixsvc cache make sql json code --force
 
 clean:  ## remove everything that was built or set up here, except downloaded models
-	@rm -rf $(VENV) .venv-proto .venv-peers .venv-adapters .venv-adapters-vllm build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
+	@rm -rf $(VENV) .venv-proto .venv-peers .venv-adapters .venv-adapters-vllm .venv-conformance build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
 	    .hypothesis report.html *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -58,7 +58,7 @@ install_core() {
     # The build tools are installed in the environment instead of pip's temporary one: the build folder stays
     # valid, and a changed source file is rebuilt in seconds.
     "${pip[@]}" install --quiet "scikit-build-core>=1.1" "nanobind>=3.1" cmake ninja
-    "${pip[@]}" install --quiet --no-build-isolation --editable '.[server,text,caches,cluster,structured,openai,dev]'
+    "${pip[@]}" install --quiet --no-build-isolation --editable '.[server,text,caches,cluster,structured,openai,examples,dev]'
 }
 
 install_llama() {

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +13,9 @@ import httpx
 import pytest
 
 import openai
+from support.openai_process import client_at, process_of
 from support.openai_serving import cycle_text, namespaces
 from support.serving import PATIENCE_S, eventually
-
-
-@contextmanager
-def process_of(model: Path, folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that answers, and its address."""
-    ready = folder / "ready.json"
-    command = [sys.executable, "-m", "suffixsvc_cli", "openai", str(model), "--listen", "127.0.0.1:0"]
-    command += ["--threads", "1", "--ready-file", str(ready), *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        eventually(lambda: ready.exists() or process.poll() is not None, "the server is ready")
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        [address] = json.loads(ready.read_text())["addresses"]
-        yield process, address
-    finally:
-        process.kill()
-        process.wait(PATIENCE_S)
-        assert process.stderr is not None
-        process.stderr.close()
-        assert process.returncode is not None
-
-
-def client_at(address: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"http://{address}/v1", api_key="x", max_retries=0, timeout=PATIENCE_S)
 
 
 def test_a_signal_waits_for_running_answers_and_stores_them(cycle: Path, tmp_path: Path) -> None:
