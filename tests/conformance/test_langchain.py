@@ -1,4 +1,7 @@
-"""LangChain's standard tests of a chat model: its ChatOpenAI with nothing changed but ``base_url``."""
+"""LangChain's standard integration tests of a chat model: its ChatOpenAI; only ``base_url`` is changed.
+
+Skipped: images, audio, files, and a recording of HTTP calls.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests
-from langchain_tests.unit_tests import ChatModelUnitTests
 
 from support.conformance import MODEL, Endpoint
 from support.serving import PATIENCE_S
@@ -16,21 +18,7 @@ from support.serving import PATIENCE_S
 pytestmark = pytest.mark.conformance("langchain-tests 1.1.9, ChatOpenAI")
 
 
-class TestChatOpenAIUnit(ChatModelUnitTests):
-    """Without a server."""
-
-    @property
-    def chat_model_class(self) -> type[BaseChatModel]:
-        return ChatOpenAI
-
-    @property
-    def chat_model_params(self) -> dict[str, Any]:
-        return {"model": MODEL, "base_url": "http://127.0.0.1:9/v1"}
-
-
 class TestChatOpenAI(ChatModelIntegrationTests):
-    """With the server."""
-
     @pytest.fixture(autouse=True)
     def _at(self, endpoint: Endpoint) -> None:
         self.base_url = endpoint.base_url
@@ -41,7 +29,16 @@ class TestChatOpenAI(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"model": MODEL, "base_url": self.base_url, "api_key": "any", "timeout": PATIENCE_S}
+        # usage of streams is off by default where base_url is given
+        return {
+            "model": MODEL, "base_url": self.base_url, "api_key": "any", "timeout": PATIENCE_S,
+            "stream_usage": True,
+        }  # fmt: skip
+
+    @property
+    def model_override_value(self) -> str:
+        """The server has one model, which a request may name."""
+        return MODEL
 
     @property
     def supports_json_mode(self) -> bool:

@@ -50,6 +50,9 @@ class ChatTurn:
     ) -> Self:
         """Check the fields of a request, which have the form of chat completions.
 
+        A choice that binds the answer to calls means one call, unless ``parallel_tool_calls`` is true: small
+        models that may go on repeat a call for as long as the grammar lets them.
+
         Raises:
             ApiError, ToolError: a field is invalid; ``param`` names it as in chat completions.
         """
@@ -67,7 +70,7 @@ class ChatTurn:
             messages,
             tools or (),
             choice,
-            parallel_tool_calls is not False and not choice.named,
+            not choice.named and (not choice.binds if parallel_tool_calls is None else parallel_tool_calls),
             format_value(response_format),
             variables or {},
         )

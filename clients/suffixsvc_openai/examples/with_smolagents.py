@@ -15,7 +15,6 @@ def answer(base_url: str, model: str, shop: Shop, question: str) -> str:
     """Return the agents' answer to a question."""
     chat = OpenAIModel(model_id=model, api_base=base_url, api_key="any", temperature=0)
 
-    @tool
     def run_sql(query: str) -> str:
         """Run a query on the shop's database and return its rows.
 
@@ -24,22 +23,16 @@ def answer(base_url: str, model: str, shop: Shop, question: str) -> str:
         """
         return shop.run_sql(query)
 
-    class Analyst(ToolCallingAgent):
-        """An agent that is handed a task."""
-
-        def __call__(self, task: str, **more: object) -> str:
-            """Answer the task of another agent."""
-            shop.plans.append(task)
-            return str(super().__call__(task, **more))
-
-    analyst = Analyst(
-        [run_sql], chat, name="analyst", description="Queries the shop's database.", instructions=ANALYST,
-        max_steps=4, verbosity_level=LogLevel.OFF,
-    )  # fmt: skip
-    planner = ToolCallingAgent(
-        [], chat, managed_agents=[analyst], instructions=PLANNER, max_steps=4, verbosity_level=LogLevel.OFF
+    limits = {"max_steps": 4, "verbosity_level": LogLevel.OFF}
+    about = "Queries the shop's database."
+    analyst = ToolCallingAgent(
+        [tool(run_sql)], chat, name="analyst", description=about, instructions=ANALYST, **limits
     )
-    return str(planner.run(question))
+    planner = ToolCallingAgent([], chat, managed_agents=[analyst], instructions=PLANNER, **limits)
+    said = planner.run(question)
+    calls = [call for step in planner.memory.steps for call in getattr(step, "tool_calls", None) or ()]
+    shop.plans += [call.arguments["task"] for call in calls if call.name == analyst.name]
+    return str(said)
 
 
 if __name__ == "__main__":
