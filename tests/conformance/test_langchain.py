@@ -32,7 +32,7 @@ class TestChatOpenAI(ChatModelIntegrationTests):
         # usage of streams is off by default where base_url is given
         return {
             "model": MODEL, "base_url": self.base_url, "api_key": "any", "timeout": PATIENCE_S,
-            "stream_usage": True,
+            "stream_usage": True, "temperature": 0,
         }  # fmt: skip
 
     @property

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.llm_comply_runs import CHAT, cases, check
+from support.llm_comply_runs import CHAT, RESPONSES, cases, check
 from support.openai_serving import running, settings_of
 from support.tiny_agent import Line, call_of, write_tiny_agent
+
+# of llm-comply
+pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
 
 SCRIPT = (
     call_of("tools", "get_weather", location="San Francisco"),
@@ -27,3 +30,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("case", cases(CHAT))
 def test_chat(address: str, case: str) -> None:
     check(CHAT, case, address, "script")
+
+
+@pytest.mark.parametrize("case", cases(RESPONSES))
+def test_responses(address: str, case: str) -> None:
+    check(RESPONSES, case, address, "script")

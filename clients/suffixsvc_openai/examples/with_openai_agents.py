@@ -37,9 +37,7 @@ async def _answer(base_url: str, model: str, shop: Shop, question: str) -> str:
         name="planner", instructions=PLANNER, model=model, model_settings=settings, handoffs=[hand_over]
     )
     async with AsyncOpenAI(base_url=base_url, api_key="any") as client:
-        config = RunConfig(
-            model_provider=OpenAIProvider(openai_client=client, use_responses=False), tracing_disabled=True
-        )
+        config = RunConfig(model_provider=OpenAIProvider(openai_client=client), tracing_disabled=True)
         result = await Runner.run(planner, question, run_config=config)
     return str(result.final_output)
 

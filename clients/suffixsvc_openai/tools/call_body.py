@@ -1,6 +1,9 @@
 """One call of a tool in the text of a model: a JSON object, or ``name[ARGS]`` and an object.
 
 The body examines the text from its first character on, and ends as soon as it is known to be a call or not.
+
+Templates of Qwen 2.5 show calls with doubled outer braces, ``{{"name": .., "arguments": ..}}``, and models write
+them so, with one or two braces at the end.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class CallBody:
         verdict: of the text so far.
         call: the call, if that is the verdict.
         name: the name, as soon as it is known to be that of a tool; "" before.
+        doubled: the first brace was doubled, and one more may follow the object.
         streamed: arguments of the call of ``name`` that were examined since the caller cleared it. The text
             may still turn out to be content.
     """
@@ -63,6 +67,7 @@ class CallBody:
         self.call: FoundCall | None = None
         self.name = ""
         self.streamed = ""
+        self.doubled = False
         self._tools = tools
         self._named = named
         self._marked = marked
@@ -85,7 +90,15 @@ class CallBody:
         if self._in_head:
             at = self._feed_head(text, at)
         while at < len(text) and self.verdict is Verdict.OPEN and not self._in_head:
-            end, event = self._scanner.feed(text, at)
+            if text[at] == "{" and self._parts == ["{"] and not (self._named or self.doubled):
+                self.doubled = True
+                at += 1
+                continue
+            if self._parts or self._named:
+                end, event = self._scanner.feed(text, at)
+            else:  # the first brace alone: the next character may be the same
+                _, event = self._scanner.feed(text[at], 0)
+                end = at + 1
             self._parts.append(text[at:end])
             self._recent.append(text[at:end])
             if self._streaming and self._stream:

@@ -245,6 +245,9 @@ class ToolCallParser:
         if char in _SPACE or char in self._syntax.separators:
             self._held.append(char)
             return at + 1
+        if char == "}" and self._body is not None and self._body.doubled:
+            self._body = None
+            return at + 1
         if not self._expect((*self._closers, *self._syntax.openers, *_BARE), char):
             return self._reject(at)
         return at

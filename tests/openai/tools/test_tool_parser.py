@@ -67,6 +67,7 @@ BOTH = [*WANTED, ("now", "{}")]
         (HERMES, f"<tool_call>{CALL}</tool_call>\n text \n", "\n text \n", WANTED),
         (HERMES, f"<tool_call>{CALL}\n{NOW}</tool_call>", "", BOTH),
         (HERMES, f"<tool_call>[{CALL}, {NOW}]</tool_call>", "", BOTH),
+        (HERMES, f"<tool_call>\n{{{CALL}}}\n</tool_call>", "", WANTED),
         (HERMES, f"<tool_call>\n{CALL}", "", WANTED),  # its end is not needed
         (HERMES, f"<tool_call>\n{CALL}\n</tool_", "", WANTED),
         (HERMES, '<tool_call>{"name": "now"}</tool_call>', "", [("now", "{}")]),
@@ -113,6 +114,14 @@ def test_calls_of_the_models_own_format(
     ("text", "content", "calls"),
     [
         (CALL, "", WANTED),
+        # doubled braces, as templates of Qwen 2.5 show them
+        (f"{{{CALL}}}", "", WANTED),
+        (f"{{{CALL}", "", WANTED),
+        (f"{{{CALL}}}\n{{{NOW} text", " text", BOTH),
+        (f"```json\n{{{CALL}}}\n```", "", WANTED),
+        (f"{{{CALL}}}}}", "}", WANTED),
+        (f"{CALL}}}", "}", WANTED),
+        (f"{{{{{CALL}}}}}", f"{{{{{CALL}}}}}", []),
         (f"  {CALL}\n", "", WANTED),
         (f"[{CALL},\n {NOW}]", "", BOTH),
         (f"Sure:\n```json\n{CALL}\n```\n", "Sure:", WANTED),
