@@ -27,8 +27,15 @@ async def chat_completions(service: Service, request: Request) -> Response:
     speaker = Speaker(system, tuple(tool["function"]["name"] for tool in turn.tools))
     caller = caller_of(principal, request.headers, body, speaker)
     chat = service.chat
-    prompts = lambda: [chat.prompt(turn)]  # noqa: E731  # runs in a thread
-    call = await service.start(request, body, caller, prompts, limit=body.limit, param="messages")
+    call = await service.start(
+        request,
+        body,
+        caller,
+        lambda: [chat.prompt(turn)],
+        limit=body.limit,
+        param="messages",
+        compiles=turn.binds,
+    )
     envelope = Envelope("chatcmpl", "chat.completion", service.model, service.fingerprint)
     choices = [
         MessageChoice(index, chat.reader(turn, plan.prompt_ids)) for index, plan in enumerate(call.plans)

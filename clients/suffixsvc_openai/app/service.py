@@ -109,6 +109,7 @@ class Service:
         *,
         limit: int | None,
         param: str,
+        compiles: bool = False,
     ) -> Call:
         """Start ``n`` answers to each prompt.
 
@@ -119,19 +120,19 @@ class Service:
             prompts: makes the tokens of the prompts.
             limit: largest number of tokens of an answer; None for as many as the context holds.
             param: field of the prompts, for errors.
+            compiles: making the prompts compiles a grammar.
 
         Raises:
             ApiError: 400 or 429.
             ClientGone: the client has disconnected.
         """
-        return await while_connected(request, self._start(body, caller, prompts, limit, param))
+        plans = partial(self._plans, body, caller, prompts, limit, param)
+        return await while_connected(request, self._start(plans, compiles))
 
-    async def _start(
-        self, body: GenerationRequest, caller: Caller, prompts: Prompts, limit: int | None, param: str
-    ) -> Call:
-        plans = await self.engine.run(partial(self._plans, body, caller, prompts, limit, param))
+    async def _start(self, plans: Callable[[], list[Plan]], compiles: bool) -> Call:
+        made = await self.engine.run(plans, compiles=compiles)
         try:
-            return await self.engine.start(plans)
+            return await self.engine.start(made)
         except QueueFullError as error:
             raise queue_full(error) from None
 

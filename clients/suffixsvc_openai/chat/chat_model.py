@@ -100,7 +100,7 @@ class ChatModel(ClosedOnExit):
         """
         choice = turn.choice
         reasoning = None
-        if self._reasons and turn.format is None and not choice.binds:  # a grammar leaves no reasoning
+        if self._reasons and not turn.binds:  # a grammar leaves no reasoning
             end = b"".join(self._engine.texts[token] for token in prompt_ids[-_TAG_TOKENS:])
             reasoning = ReasoningSplit(opened=end.rstrip().endswith(OPEN.encode()))
         if choice.mode is ToolMode.NONE:

@@ -75,6 +75,11 @@ class ChatTurn:
             variables or {},
         )
 
+    @property
+    def binds(self) -> bool:
+        """Whether a grammar binds the answer."""
+        return self.choice.binds or self.format is not None
+
 
 def _index(tools: Sequence[Mapping[str, Any]] | None, name: str) -> int:
     return next(i for i, tool in enumerate(tools or ()) if tool["function"]["name"] == name)

@@ -48,6 +48,8 @@ _log = structlog.get_logger(__name__)
 
 #: threads that tokenize prompts and open sessions
 _STARTERS: Final = 4
+#: threads that do so for answers with a grammar
+_COMPILERS: Final = 2
 
 #: called after an answer has ended, in a thread of the engine
 OnEnd = Callable[[Plan, Outcome], None]
@@ -136,6 +138,8 @@ class Engine(ClosedOnExit):
             )
             self._scheduler = opened.enter_context(Scheduler(batch, settings.queue_size))
             opened.callback(self._starters.shutdown)
+            self._compilers = ThreadPoolExecutor(_COMPILERS, "suffixsvc-compilers")
+            opened.callback(self._compilers.shutdown)
             self._opened = opened.pop_all()
 
     @property
@@ -193,9 +197,15 @@ class Engine(ClosedOnExit):
             raise
         return call
 
-    async def run(self, function: Callable[[], Sequence[Plan]]) -> Sequence[Plan]:
-        """Run a function that prepares answers in a thread of the engine."""
-        return await asyncio.get_running_loop().run_in_executor(self._starters, function)
+    async def run(self, function: Callable[[], Sequence[Plan]], *, compiles: bool = False) -> Sequence[Plan]:
+        """Run a function that prepares answers in a thread of the engine.
+
+        Args:
+            function: the function.
+            compiles: it compiles a grammar, which may take seconds: others do not wait for its thread.
+        """
+        threads = self._compilers if compiles else self._starters
+        return await asyncio.get_running_loop().run_in_executor(threads, function)
 
     def cancel(self, call: Call) -> None:
         """End the answers of a call, within one step. Idempotent."""
@@ -220,7 +230,11 @@ class Engine(ClosedOnExit):
     def _submit(self, call: Call, job: Job) -> None:
         plan = job.plan
         job.session = self._memory.open(plan.caller, plan.prompt_ids)
-        job.layers = self.drafting.layers(plan, job.session)
+        try:
+            job.layers = self.drafting.layers(plan, job.session)
+        except BaseException:
+            self._discard(job)
+            raise
         room = self.context_size - len(plan.prompt_ids)
         request = Request(
             plan.prompt_ids,

@@ -107,6 +107,7 @@ class ChatTemplate(ClosedOnExit):
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
+        /,
         *,
         add_generation_prompt: bool = True,
         **variables: Any,

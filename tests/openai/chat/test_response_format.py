@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,10 @@ import pydantic
 import pytest
 
 import openai
+from suffixsvc_driver.targets.llama import structured_compiler
 from suffixsvc_openai.app.run import OpenAIServer
 from support.openai_serving import NO_DRAFTS, client_of, running, settings_of
-from support.serving import PATIENCE_S
+from support.serving import PATIENCE_S, eventually
 from support.tiny_gguf import write_tiny_llama
 from support.tiny_script import write_tiny_script
 from support.tool_requests import ASK, function
@@ -212,3 +214,37 @@ def refused(server: OpenAIServer, value: Any) -> dict[str, Any]:
 def test_a_format_binds_the_text_where_tools_may_not_be_called(noise: openai.OpenAI) -> None:
     text = text_of(noise, schema(PLACE), tools=[function("now")], tool_choice="none")
     jsonschema.validate(json.loads(text), PLACE)
+
+
+def test_grammars_that_compile_for_long_delay_no_other_answer(
+    noisy: OpenAIServer, noise: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than threads, of which some wait for one; then 429, until they are compiled."""
+    real, go_on = structured_compiler._start_of, threading.Event()
+
+    def slow(value: Any, tokenizer: Any) -> Any:
+        assert go_on.wait(PATIENCE_S)
+        return real(value, tokenizer)
+
+    monkeypatch.setattr(structured_compiler, "_start_of", slow)
+    monkeypatch.setattr(noisy.service.engine._target.compiler, "time_limit", 0.5)
+    found: list[int] = []
+
+    def ask(at: int) -> None:
+        body = {"model": "noisy", "messages": ASK, "response_format": schema({"enum": [at]})}
+        answer = httpx.post(f"http://{noisy.address}/v1/chat/completions", json=body, timeout=PATIENCE_S)
+        assert answer.json()["error"]["param"] == "response_format"
+        found.append(answer.status_code)
+
+    threads = [threading.Thread(target=ask, args=(at,)) for at in range(8)]
+    for each in threads:
+        each.start()
+    assert noise.chat.completions.create(model="noisy", messages=ASK, max_tokens=3).usage
+    for each in threads:
+        each.join()
+    assert set(found) == {400, 429}
+    assert found.count(429) >= 4
+    assert noise.chat.completions.create(model="noisy", messages=ASK, max_tokens=3).usage
+    go_on.set()
+    eventually(lambda: not noisy.service.engine._target.compiler._left, "they are compiled")
+    assert json.loads(text_of(noise, schema({"enum": ["after"]}))) == "after"

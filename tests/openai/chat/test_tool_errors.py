@@ -108,7 +108,7 @@ def test_an_invalid_field_is_named(
         {"messages": [*CALLED, RESULT, {"role": "assistant", "content": "", "tool_calls": None}]},
         {"messages": [{"role": "developer", "content": [{"type": "text", "text": "x"}]}, *ASK]},
         {"messages": [{"role": "user", "name": "ann", "content": "x"}]},
-        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"chat_template_kwargs": {"enable_thinking": False, "self": 1, "name": [{"a": None}]}},
     ],
 )
 def test_a_valid_request_is_answered(http: httpx.Client, fields: dict[str, Any]) -> None:

@@ -54,7 +54,9 @@ async def create_response(service: Service, request: Request) -> Response:
     speaker = Speaker(system, tuple(tool["function"]["name"] for tool in turn.tools))
     caller = caller_of(principal, request.headers, body, speaker)
     prompts = partial(_in_own_terms, lambda: [chat.prompt(turn)])
-    call = await service.start(request, body, caller, prompts, limit=body.max_output_tokens, param="input")
+    call = await service.start(
+        request, body, caller, prompts, limit=body.max_output_tokens, param="input", compiles=turn.binds
+    )
     keep = partial(service.responses.keep, principal, asked.inputs) if body.stored else None
     answer = Answer(service.engine, call.plans[0])
     writer = ResponseWriter(answer, Document(body), chat.reader(turn, call.plans[0].prompt_ids), keep)
