@@ -2,8 +2,8 @@
 
 The body examines the text from its first character on, and ends as soon as it is known to be a call or not.
 
-Templates of Qwen 2.5 show calls with doubled outer braces, ``{{"name": .., "arguments": ..}}``, and models write
-them so, with one or two braces at the end.
+Templates of Qwen 2.5 show calls with doubled outer braces, ``{{"name": .., "arguments": ..}}``, and models
+write them so, with one or two braces at the end.
 """
 
 from __future__ import annotations
