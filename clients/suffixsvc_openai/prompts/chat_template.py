@@ -11,6 +11,7 @@ does not know are described in the system message (``tool_prompt.py``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -32,6 +33,9 @@ CHATML: Final = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
+#: a slip in the template of Qwen2.5-Coder: models that are asked for calls in two braces write such calls, or
+#: a list of code. In a string of Jinja two braces are two.
+_SLIP: Final = re.compile(r'\{(\{\\?"name\\?": <function-name>, \\?"arguments\\?": <args-json-object>\})\}')
 _DEFAULT, _TOOL_USE = "default", "tool_use"
 _ARGUMENT: Final = "suffixsvc probe"
 _CALL: Final = {"name": "find_probe", "arguments": {"query": _ARGUMENT}}
@@ -96,11 +100,14 @@ class ChatTemplate(ClosedOnExit):
         def text_of(token: int) -> str:
             return model.token_bytes(token).decode("utf-8", "replace") if token >= 0 else ""
 
+        def template(key: str) -> str:
+            return _SLIP.sub(r"\1", str(values.get(key) or ""))
+
         return cls(
-            str(values.get(CHAT_TEMPLATE) or CHATML),
+            template(CHAT_TEMPLATE) or CHATML,
             bos=text_of(vocabulary.bos_id),
             eos=text_of(vocabulary.eos_id),
-            tool_use=str(values.get(f"{CHAT_TEMPLATE}.{_TOOL_USE}", "")),
+            tool_use=template(f"{CHAT_TEMPLATE}.{_TOOL_USE}"),
         )
 
     def render(

@@ -5,8 +5,8 @@
     {"type": "function_call", "name": "f", "call_id": "c", ..} /    "tool_calls": [{"id": "c", ..}]}
     {"type": "function_call_output", "call_id": "c", ..}           {"role": "tool", "tool_call_id": "c", ..}
 
-What the model wrote in one turn is one message. Items of type reasoning, which only other models write, are
-dropped.
+What the model wrote in one turn is one message. Items of type reasoning are dropped, as chat templates drop
+the reasoning of earlier answers.
 """
 
 from __future__ import annotations

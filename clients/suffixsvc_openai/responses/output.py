@@ -3,7 +3,7 @@
 A whole response and a stream are made by the same object, so that they agree.
 
     response.output_item.added
-        response.content_part.added            of a message
+        response.content_part.added                  of a message, and of reasoning (reasoning_text)
         response.output_text.delta ..
         response.output_text.done
         response.content_part.done
@@ -15,12 +15,48 @@ A whole response and a stream are made by the same object, so that they agree.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from suffixsvc_openai.responses.items import new_id
-from suffixsvc_openai.tools.deltas import ArgumentsDelta, CallStart, ContentDelta, Delta
+from suffixsvc_openai.tools.deltas import ArgumentsDelta, CallStart, ContentDelta, Delta, ReasoningDelta
 
 StreamEvent = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _TextPart:
+    """The one part of an item of text.
+
+    Attributes:
+        type: of the part, and in the names of its events.
+        prefix: of the item's id.
+        item: further fields of the item.
+        more: further fields of the part.
+        fields: of the part's events.
+    """
+
+    type: str
+    prefix: str
+    item: Mapping[str, Any]
+    more: Mapping[str, Any]
+    fields: Mapping[str, Any]
+
+    def of(self, text: str) -> dict[str, Any]:
+        """Return the part."""
+        return {"type": self.type, "text": text, **self.more}
+
+
+_PARTS: Final = {
+    "message": _TextPart(
+        "output_text",
+        "msg",
+        {"role": "assistant"},
+        {"annotations": [], "logprobs": []},
+        {"content_index": 0, "logprobs": []},
+    ),
+    "reasoning": _TextPart("reasoning_text", "rs", {"summary": []}, {}, {"content_index": 0}),
+}
 
 
 class Output:
@@ -41,9 +77,9 @@ class Output:
         for delta in deltas:
             match delta:
                 case ContentDelta(text):
-                    if self._item is None or self._item["type"] != "message":
-                        events += [*self._end("completed"), *self._begin_message()]
-                    events.append(self._delta("response.output_text.delta", text, **_PART, logprobs=[]))
+                    events += self._text("message", text)
+                case ReasoningDelta(text):
+                    events += self._text("reasoning", text)
                 case CallStart(_, call_id, name):
                     events += [*self._end("completed"), *self._begin_call(call_id, name)]
                 case ArgumentsDelta(_, text):
@@ -56,14 +92,27 @@ class Output:
         Args:
             status: of the last item: "completed" or "incomplete".
         """
-        events = [] if self._item is not None or self.items else self._begin_message()
-        return events + self._end(status)
+        items = [*self.items, *([] if self._item is None else [self._item])]
+        answered = any(item["type"] != "reasoning" for item in items)
+        if answered or (items and status != "completed"):  # the latter: reasoning that was cut
+            return self._end(status)
+        return [*self._begin_text("message"), *self._end(status)]
 
-    def _begin_message(self) -> list[StreamEvent]:
-        item = {"type": "message", "id": new_id("msg"), "status": "in_progress", "role": "assistant"}
-        return [
-            self._begin({**item, "content": []}),
-            self._event("response.content_part.added", **_PART, part=_part("")),
+    def _text(self, item_type: str, text: str) -> list[StreamEvent]:
+        """Add text to an item of a type, which is begun if another one is in progress."""
+        events: list[StreamEvent] = []
+        if self._item is None or self._item["type"] != item_type:
+            events += self._begin_text(item_type)
+        part = _PARTS[item_type]
+        return [*events, self._delta(f"response.{part.type}.delta", text, **part.fields)]
+
+    def _begin_text(self, item_type: str) -> list[StreamEvent]:
+        part = _PARTS[item_type]
+        item = {"type": item_type, "id": new_id(part.prefix), "status": "in_progress"}
+        return [  # in this order
+            *self._end("completed"),
+            self._begin({**item, **part.item, "content": []}),
+            self._event("response.content_part.added", content_index=0, part=part.of("")),
         ]
 
     def _begin_call(self, call_id: str, name: str) -> list[StreamEvent]:
@@ -82,12 +131,13 @@ class Output:
         if self._item is None:
             return []
         text = "".join(self._texts)
-        if self._item["type"] == "message":
+        part = _PARTS.get(self._item["type"])
+        if part is not None:
             events = [
-                self._event("response.output_text.done", **_PART, text=text, logprobs=[]),
-                self._event("response.content_part.done", **_PART, part=_part(text)),
+                self._event(f"response.{part.type}.done", text=text, **part.fields),
+                self._event("response.content_part.done", content_index=0, part=part.of(text)),
             ]
-            done = {**self._item, "status": status, "content": [_part(text)]}
+            done = {**self._item, "status": status, "content": [part.of(text)]}
         else:
             events = [self._event("response.function_call_arguments.done", arguments=text)]
             done = {**self._item, "status": status, "arguments": text}
@@ -99,11 +149,3 @@ class Output:
     def _event(self, kind: str, **fields: Any) -> StreamEvent:
         assert self._item is not None  # noqa: S101  # begun before
         return {"type": kind, "item_id": self._item["id"], "output_index": len(self.items), **fields}
-
-
-#: a message has one part
-_PART: Mapping[str, Any] = {"content_index": 0}
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

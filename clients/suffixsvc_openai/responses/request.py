@@ -47,7 +47,7 @@ class Text(Body):
 
 
 class Reasoning(Body):
-    """``reasoning``, which has no effect: models of this server do not reason apart from their text."""
+    """``reasoning``, which has no effect: whether a model reasons is a matter of its chat template."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None

@@ -82,6 +82,17 @@ def test_the_template_of_a_file_is_found_however_long_with_the_variant_for_tools
         assert template.tool_text == with_tools
 
 
+def test_a_call_in_two_braces_is_mended(tmp_path: Path) -> None:
+    """As Qwen2.5-Coder's template asks for it; "{{" elsewhere is left alone."""
+    asked = r"\n{{\"name\": <function-name>, \"arguments\": <args-json-object>}}\n"
+    path = tiny_with(
+        tmp_path / "tiny.gguf", default=f'{{{{- "a {{{{b}}}}{asked}" }}}}{{{{ tools | length }}}}'
+    )
+    with LlamaModel(path, vocab_only=True) as model, ChatTemplate.of(model) as template:
+        text = template.render(PLAIN[0], TOOLS)
+    assert text == 'a {{b}}\n{"name": <function-name>, "arguments": <args-json-object>}\n1'
+
+
 QWEN = """\
 {%- if tools %}{% for tool in tools %}{{ tool | tojson }}
 {% endfor %}{% endif %}

@@ -16,6 +16,7 @@ from suffixsvc_openai.app.run import OpenAIServer
 from support.openai_serving import NO_DRAFTS, client_of, cycle_text, running, settings_of
 from support.response_tools import TOOLS
 from support.serving import PATIENCE_S, eventually
+from support.tiny_script import write_tiny_script
 
 EVENT: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)
 ENDLESS: dict[str, Any] = {
@@ -133,6 +134,29 @@ def test_a_stream_is_the_response_without_a_stream(caller: openai.OpenAI, fields
     assert without_ids(last) == without_ids(whole)
     assert last["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
     assert caller.responses.retrieve(last["id"]).to_dict() == last
+
+
+def test_reasoning_is_an_item(tmp_path: Path) -> None:
+    answers = {"Q": ("<think>", "I think", " so.", "</think>\n", "It is.")}
+    template = "{# </think> #}{{ messages[-1].content }}Q"
+    path = write_tiny_script(tmp_path / "thinker.gguf", answers, template=template)
+    with running(settings_of(path)) as server, client_of(server) as client:
+        body = {"model": "thinker", "input": "x", "temperature": 0}
+        events = streamed(client, **body)
+        kinds = [each["type"].removeprefix("response.") for each in events]
+        assert [kind for kind in kinds if kind.startswith("reasoning")][-1] == "reasoning_text.done"
+        reasoning, message = events[-1]["response"]["output"]
+        assert reasoning["content"] == [{"type": "reasoning_text", "text": "I think so."}]
+        assert (reasoning["type"], reasoning["summary"], reasoning["status"]) == (
+            "reasoning",
+            [],
+            "completed",
+        )
+        assert message["content"][0]["text"] == "It is."
+        whole = client.responses.create(**body)
+        assert without_ids(whole.to_dict()) == without_ids(events[-1]["response"])
+        [cut] = client.responses.create(**body, max_output_tokens=2).output
+        assert (cut.type, cut.status) == ("reasoning", "incomplete")
 
 
 def test_openais_client_accumulates_a_stream(caller: openai.OpenAI) -> None:
