@@ -125,7 +125,8 @@ def test_targets_drafts_and_k_in_one_run(tmp_path: Path, monkeypatch: pytest.Mon
         write_tiny_llama(tmp_path / f"{name}.gguf", seed=i, context=2048) for i, name in enumerate("ab")
     ]
     targets = [word for path in models for word in ("--target", str(path))]
-    layers = ["--layers", "all", "--layers", "draft-model", "--policy", "fixed-k", "--k", "2,4", "--temperature", "0,0.7"]
+    layers = ["--layers", "all", "--layers", "draft-model"]
+    layers += ["--policy", "fixed-k", "--k", "2,4", "--temperature", "0,0.7"]
     small = ["--calls", "3", "--rounds", "1", "--max-tokens", "12", "--max-width", "8", "--threads", "1"]
     report = tmp_path / "report.json"
     result = CliRunner().invoke(
