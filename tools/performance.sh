@@ -11,11 +11,12 @@
 # Arctic Inference is compared if `make peers` built it. The machine should be idle otherwise. On two cores the run
 # takes two to three hours. Environment:
 #
-#   STEPS="replay index segment rpc build decode publish"   a subset of these; publish reads the results in OUT and
-#                                              keeps the page's other sections
+#   STEPS="replay index segment rpc build decode publish"   a subset of these, and http, which takes hours; publish
+#                                              reads the results in OUT and keeps the page's other sections
 #   SIZES=1M,10M,100M                          sizes of bench index and bench segment
 #   BUILD="--tokenizer tokenizer.json.gz"       options of bench build
 #   DECODE="--target qwen2.5-coder-1.5b"       options of bench decode, which takes half an hour
+#   HTTP="--llama-bin DIR"                     options of bench http; tools/llama_tools.sh prints the folder
 #   OUT=build/performance                      folder of the JSON, the logs and the reports
 #   FOLDER=/tmp                                parent of scratch folders of up to 10 GB (100M tokens)
 #   PAGE=docs/performance.md                   the page
@@ -63,7 +64,11 @@ for step in $steps; do
             read -ra decode <<<"${DECODE:-}"
             measure decode "${decode[@]}"
             ;;
+        http)
+            read -ra http <<<"${HTTP:-}"
+            measure http "${http[@]}"
+            ;;
         publish) "$suffixsvc" bench publish "$out" --page "$page" --keep ;;
-        *) fail "STEPS must be of replay, index, segment, rpc, build, decode and publish; got $step" ;;
+        *) fail "STEPS must be of replay, index, segment, rpc, build, decode, http and publish; got $step" ;;
     esac
 done

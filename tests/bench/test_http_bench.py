@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from suffixsvc.errors import InvalidInputError, ServiceUnavailableError
 from suffixsvc_bench.decode.figures import Ratio
 from suffixsvc_bench.decode.workload.jobs import Job, Workload
+from suffixsvc_bench.page.publish import publish
 from suffixsvc_bench.serving.figures import best_mode, generation, overhead, whole
 from suffixsvc_bench.serving.options import PARTS, HttpOptions, check_options
 from suffixsvc_bench.serving.phases.agreement import Verdict, compare
@@ -235,7 +236,7 @@ def test_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes += ["--max-tokens", "24", "--workload", "chat"]
     result = CliRunner().invoke(
         app,
-        ["http", "--target", str(model), *sizes, "--report", str(report), "--json"],
+        ["http", "--target", str(model), "--draft", str(model), *sizes, "--report", str(report), "--json"],
         catch_exceptions=False,
     )
     assert result.exit_code == 0, result.output
@@ -243,7 +244,7 @@ def test_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(report.read_text(encoding="utf-8")) == found
     assert found["provenance"]["suffixsvc"]
     assert found["failed"] == {}
-    names = ["driver", "suffixsvc, no drafts", "suffixsvc"]
+    names = ["driver", "suffixsvc, no drafts", "suffixsvc", "suffixsvc, draft model"]
     assert [row["subject"] for row in found["rows"]] == names
     for row in found["rows"]:
         assert row["agreement"] == {"same": 3, "near_ties": 0, "different": []}
@@ -253,7 +254,7 @@ def test_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drafted = {row["subject"]: row["drafted"] for row in found["rows"]}
     assert drafted["suffixsvc"] > drafted["suffixsvc, no drafts"] == 0
     assert found["best"] == []
-    assert list(found["clients"]) == names[1:]
+    assert list(found["clients"]) == names[1:3]
     assert [len(groups) for groups in found["client_groups"].values()] == [1, 1]
     conversation = found["conversations"]["suffixsvc"]
     assert len(conversation["turns"]) == 3
@@ -263,3 +264,8 @@ def test_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found["figures"]) == 3  # those that need no llama-server
     tables = http_parts(found)
     assert sum(not isinstance(part, str) for part in tables) == 5
+    (tmp_path / "http.json").write_text(result.stdout, encoding="utf-8")
+    publish(tmp_path, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "## The server beside llama-server\n" in page
+    assert "| chat, suffixsvc, no drafts |" in page

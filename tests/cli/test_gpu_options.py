@@ -21,6 +21,7 @@ from suffixsvc.verb_options import with_options
 from suffixsvc_bench.decode.options import DecodeOptions
 from suffixsvc_bench.demo.options import DemoOptions
 from suffixsvc_bench.recording.options import RecordingOptions
+from suffixsvc_bench.serving.options import HttpOptions
 from suffixsvc_bench.speculation.model_fixture import FixtureOptions
 from suffixsvc_cli.generate.options import Options
 from suffixsvc_cli.models.probe import ProbeOptions
@@ -66,7 +67,15 @@ def test_the_options_of_a_worker_are_read_back(offload: Offload) -> None:
 
 
 def test_every_verb_that_loads_a_model_has_them() -> None:
-    for verb in (Options, ProbeOptions, WorkerOptions, DecodeOptions, DemoOptions, RecordingOptions):
+    for verb in (
+        Options,
+        ProbeOptions,
+        WorkerOptions,
+        DecodeOptions,
+        HttpOptions,
+        DemoOptions,
+        RecordingOptions,
+    ):
         assert issubclass(verb, LoadOptions)
     nothing = parsed()
     assert (nothing.gpu_layers, nothing.main_gpu, nothing.tensor_split, nothing.kv_type) == (None,) * 4

@@ -64,7 +64,7 @@ def check_options(options: DecodeOptions) -> None:
         )
     for target, draft in options.pairs:
         if draft is not None:
-            _require_fit(target, draft)
+            require_fit(target, draft)
 
 
 def _require_values(option: str, values: Sequence[object]) -> None:
@@ -72,7 +72,13 @@ def _require_values(option: str, values: Sequence[object]) -> None:
         raise InvalidInputError(f"{option} must have at least one value")
 
 
-def _require_fit(target: Path, draft: Path) -> None:
+def require_fit(target: Path, draft: Path) -> None:
+    """Check that a draft model has the target's vocabulary.
+
+    Raises:
+        InvalidInputError: it has another one.
+        ModelError: a file is no model.
+    """
     pair = compare_files(target, draft)
     if not pair.fits:
         failed = next(rule for rule in pair.rules if not rule.passed)

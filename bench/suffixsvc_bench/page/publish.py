@@ -30,6 +30,7 @@ from suffixsvc_bench.replay.report import charts
 from suffixsvc_bench.report.provenance import Provenance
 from suffixsvc_bench.report.tables import Grid, markdown_grid
 from suffixsvc_bench.rpc.report import rpc_parts
+from suffixsvc_bench.serving.tables import http_parts
 
 _TEXTS: Final = Path(__file__).parent
 #: additional runs of bench decode: file name and heading
@@ -48,9 +49,9 @@ def publish(measured: Path, page: Path, *, keep: bool = False) -> list[Path]:
 
     Args:
         measured: a folder with the ``--json`` outputs of the verbs: replay.json, index.json, segment.json,
-            rpc.json, build.json, decode.json; and additional runs of bench decode, which become subsections
-            of it: decode-layers.json (single layers), decode-k.json (a sweep over K), decode-temperature.json
-            and decode-draft.json (with a draft model).
+            rpc.json, build.json, decode.json, http.json; and additional runs of bench decode, which become
+            subsections of it: decode-layers.json (single layers), decode-k.json (a sweep over K),
+            decode-temperature.json and decode-draft.json (with a draft model).
         page: the page; plots go into a folder of the same name beside it, where old plots are removed. The
             JSON of bench decode is copied there with every pair.
         keep: keep the page's sections that have no file here; otherwise they are removed. Unknown sections
@@ -212,6 +213,10 @@ _SECTIONS: Final[dict[str, tuple[str, Callable[[Path], list[Part]]]]] = {
     "rpc": ("## Over the wire", lambda path: _plain(path, ("options", "timings"), rpc_parts)),
     "build": ("## Building caches", lambda path: _plain(path, ("options",), build_grids)),
     "decode": ("## Decoding on a real model", _decode),
+    "http": (
+        "## The server beside llama-server",
+        lambda path: _plain(path, ("options", "rows", "figures"), http_parts),
+    ),
 }
 
 

@@ -27,6 +27,8 @@ from suffixsvc_bench.serving.servers.client import Reply
 from suffixsvc_bench.serving.servers.direct import DIRECT, DirectDriver
 from suffixsvc_bench.serving.servers.idle import IdleWatch
 from suffixsvc_bench.serving.servers.process import (
+    DRAFT_MODEL,
+    DRAFTS,
     LLAMA_PLAIN,
     NO_DRAFTS,
     LlamaServer,
@@ -76,12 +78,13 @@ def run_http(
 def _open(options: HttpOptions, measured: Measured, notify: Notify, keep: Keep, stack: ExitStack) -> _Run:
     fixture = options.fixture()
     children = stack.enter_context(ChildProcesses(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
-    model = stack.enter_context(LlamaModel(options.target))
+    model = stack.enter_context(LlamaModel(options.target, offload=fixture.offload))
     settings = ContextSettings(
         context_size=fixture.context,
         slots=fixture.slots,
         threads=fixture.threads,
         max_width=fixture.max_width,
+        kv_type=fixture.kv_type,
     )
     target = stack.enter_context(LlamaTarget(model, settings))
     driver = DirectDriver(target, fixture.slots)
@@ -95,10 +98,11 @@ def _open(options: HttpOptions, measured: Measured, notify: Notify, keep: Keep, 
     if options.llama_bin is not None:
         peers = llama_servers(options.llama_bin, options.llama_modes, fixture, fixture.slots, children)
     measured.reference = LLAMA_PLAIN if peers else DIRECT
-    plain, drafting = (OpenAIProcess(fixture, fixture.slots, children, drafts=on) for on in (False, True))
+    names = [NO_DRAFTS, DRAFTS, *([DRAFT_MODEL] if fixture.draft is not None else [])]
+    plain, drafting, *more = (OpenAIProcess(fixture, fixture.slots, children, name) for name in names)
     workloads = load_workloads(options.workload_choice, model, answer)
     return _Run(
-        options, driver, plain, drafting, peers, workloads, lambda text: len(model.tokenize(text)),
+        options, driver, plain, drafting, more, peers, workloads, lambda text: len(model.tokenize(text)),
         measured, notify, keep,
     )  # fmt: skip
 
@@ -111,6 +115,7 @@ class _Run:
     driver: DirectDriver
     plain: OpenAIProcess
     drafting: OpenAIProcess
+    with_draft_model: Sequence[OpenAIProcess]
     peers: Sequence[LlamaServer]
     workloads: Sequence[Workload]
     count: CountTokens
@@ -131,7 +136,7 @@ class _Run:
 
     def _servers(self) -> list[ServerProcess]:
         """Compared servers are neighbours: without drafts and plain, with drafts and the other modes."""
-        return [self.plain, *self.peers[:1], self.drafting, *self.peers[1:]]
+        return [self.plain, *self.peers[:1], self.drafting, *self.peers[1:], *self.with_draft_model]
 
     # -- one client
 

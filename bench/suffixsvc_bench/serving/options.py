@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.verb_options import option
+from suffixsvc_models.load_options import LoadOptions
 
 if TYPE_CHECKING:
     from suffixsvc_bench.decode.workload.jobs import WorkloadChoice
@@ -28,8 +29,8 @@ def _model(name: str) -> Path | None:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpOptions:
-    """The options of the verb."""
+class HttpOptions(LoadOptions):
+    """The options of the verb. Those of loading a model hold for every server."""
 
     target: Path = option(
         "qwen2.5-coder-1.5b", parse=_model, help="Model: a GGUF, or a name of `suffixsvc models`."
@@ -48,7 +49,10 @@ class HttpOptions:
         "Repeatable. Default: all; those with a draft model only with --draft.",
     )
     draft: Path | None = option(
-        "", parse=_model, help="Draft model of llama-server: a GGUF, or a name of `suffixsvc models`."
+        "",
+        parse=_model,
+        help="Draft model: a GGUF, or a name of `suffixsvc models`. Adds this server, and llama-server's modes, "
+        "with it.",
     )
     parts: tuple[str, ...] = option(
         (),
@@ -84,10 +88,20 @@ class HttpOptions:
         """Models, threads and context."""
         from suffixsvc_bench.speculation.model_fixture import FixtureOptions  # noqa: PLC0415 - loads the driver
         from suffixsvc_driver.targets.llama.machine import usable_cores  # noqa: PLC0415 - as above
+        from suffixsvc_driver.targets.llama.offload import Offload  # noqa: PLC0415 - as above
 
         width = max(32, 4 * self.parallel)  # as `suffixsvc openai` has it
         threads = self.threads or usable_cores()
-        return FixtureOptions(self.target, self.draft, threads, self.context, width, slots=self.parallel)
+        return FixtureOptions(
+            self.target,
+            self.draft,
+            threads,
+            self.context,
+            width,
+            slots=self.parallel,
+            offload=Offload.of(self),
+            kv_type=self.kv_type_or_default,
+        )
 
     @property
     def workload_choice(self) -> WorkloadChoice:
@@ -112,6 +126,7 @@ def check_options(options: HttpOptions) -> None:
     Raises:
         InvalidInputError: an option is invalid, or a file does not exist.
     """
+    from suffixsvc_bench.decode.checks import require_fit  # noqa: PLC0415 - loads the driver
     from suffixsvc_bench.decode.variants.peers import check_peers  # noqa: PLC0415 - loads the driver
     from suffixsvc_bench.decode.workload.jobs import check_workloads  # noqa: PLC0415 - as above
 
@@ -119,5 +134,7 @@ def check_options(options: HttpOptions) -> None:
         if part not in PARTS:
             raise InvalidInputError("--part must be known", expected=", ".join(PARTS), got=repr(part))
     check_workloads(options.workloads, options.log, options.files)
+    if options.draft is not None:
+        require_fit(options.target, options.draft)
     if options.llama_bin is not None:
         check_peers(options.llama_bin, options.llama_modes, programs=False, draft=options.draft is not None)

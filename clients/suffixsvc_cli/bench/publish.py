@@ -13,7 +13,7 @@ def bench_publish(
         Path,
         typer.Argument(
             help="Folder with the JSON of runs: replay.json, index.json, segment.json, rpc.json, build.json, "
-            "decode.json. Sections without a file are omitted."
+            "decode.json, http.json. Sections without a file are omitted."
         ),
     ],
     page: Annotated[

@@ -16,6 +16,7 @@ from suffixsvc_bench.speculation.model_fixture import FixtureOptions
 
 DRAFTS: Final = "suffixsvc"
 NO_DRAFTS: Final = "suffixsvc, no drafts"
+DRAFT_MODEL: Final = "suffixsvc, draft model"
 LLAMA: Final = "llama-server"
 PLAIN_MODE: Final = "plain"
 LLAMA_PLAIN: Final = f"{LLAMA} {PLAIN_MODE}"
@@ -91,19 +92,22 @@ class OpenAIProcess(ServerProcess):
     Args:
         options: model, threads and context of a lane.
         parallel: lanes.
-        drafts: whether its requests are answered with drafts.
+        name: :data:`DRAFTS`, :data:`NO_DRAFTS`, whose requests are answered without drafts, or
+            :data:`DRAFT_MODEL`, which also has the draft model of the options.
     """
 
-    def __init__(
-        self, options: FixtureOptions, parallel: int, children: ChildProcesses, *, drafts: bool
-    ) -> None:
+    def __init__(self, options: FixtureOptions, parallel: int, children: ChildProcesses, name: str) -> None:
+        drafts = name != NO_DRAFTS
         extra = None if drafts else {"suffixsvc": {"speculation": False}}
-        super().__init__(DRAFTS if drafts else NO_DRAFTS, children, learns=drafts, extra=extra)
+        super().__init__(name, children, learns=drafts, extra=extra)
         self._ready = children.ready_file(self.name)
         self._command = ["openai", str(options.target.absolute()), "--listen", "127.0.0.1:0"]
         self._command += ["--model-name", _MODEL, "--parallel", str(parallel)]
         self._command += ["--context", str(options.context), "--threads", str(options.threads)]
-        self._command += ["--ready-file", str(self._ready)]
+        self._command += ["--ready-file", str(self._ready), "--kv-type", options.kv_type]
+        self._command += options.offload.arguments()
+        if name == DRAFT_MODEL and options.draft is not None:
+            self._command += ["--draft", str(options.draft.absolute())]
 
     def _start(self) -> tuple[ChildProcess, str]:
         self._ready.unlink(missing_ok=True)
@@ -130,8 +134,11 @@ class LlamaServer(ServerProcess):
         threads = str(options.threads)
         self._command = [str(folder / LLAMA), "-m", str(options.target), "--host", "127.0.0.1"]
         self._command += ["-t", threads, "-tb", threads, "-np", str(parallel)]
-        self._command += ["-c", str(options.context * parallel), "-ngl", "0", *MODES[mode]]
-        self._command += ["-md", str(options.draft), "-td", threads, "-ngld", "0"] if drafting else []
+        self._command += ["-c", str(options.context * parallel), *MODES[mode]]
+        self._command += ["-md", str(options.draft), "-td", threads] if drafting else []
+        self._command += options.llama_arguments(drafting=drafting)
+        if not options.offload.gpu_layers:  # its default is as many as fit
+            self._command += ["-ngl", "0", *(["-ngld", "0"] if drafting else [])]
 
     def _start(self) -> tuple[ChildProcess, str]:
         address = f"127.0.0.1:{free_port()}"
