@@ -51,8 +51,8 @@ class HttpOptions(LoadOptions):
     draft: Path | None = option(
         "",
         parse=_model,
-        help="Draft model: a GGUF, or a name of `suffixsvc models`. Adds this server, and llama-server's modes, "
-        "with it.",
+        help="Draft model: a GGUF, or a name of `suffixsvc models`. Adds this server with it, and modes of "
+        "llama-server.",
     )
     parts: tuple[str, ...] = option(
         (),
