@@ -149,7 +149,7 @@ class DraftSource(enum.IntEnum):
     """Origin of a drafted token. The numbers are part of the wire format.
 
     The suffix layer drafts from SESSION and NAMESPACE, prompt lookup in the driver from PROMPT_LOOKUP, the
-    grammar layer from GRAMMAR.
+    grammar layer from GRAMMAR, the prediction layer from PREDICTION.
     """
 
     NONE = 0
@@ -166,6 +166,8 @@ class DraftSource(enum.IntEnum):
     PROMPT_LOOKUP = 5
     #: text that the grammar of the output leaves no choice about
     GRAMMAR = 6
+    #: a text that the caller expects as the output
+    PREDICTION = 7
 
 
 @dataclass(frozen=True, slots=True, eq=False)

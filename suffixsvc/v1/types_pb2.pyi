@@ -51,6 +51,7 @@ class DraftSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFT_SOURCE_DRAFT_MODEL: _ClassVar[DraftSource]
     DRAFT_SOURCE_PROMPT_LOOKUP: _ClassVar[DraftSource]
     DRAFT_SOURCE_GRAMMAR: _ClassVar[DraftSource]
+    DRAFT_SOURCE_PREDICTION: _ClassVar[DraftSource]
 ERROR_CODE_UNSPECIFIED: ErrorCode
 ERROR_CODE_INVALID_INPUT: ErrorCode
 ERROR_CODE_INVALID_TOKENS: ErrorCode
@@ -92,6 +93,7 @@ DRAFT_SOURCE_CORPUS: DraftSource
 DRAFT_SOURCE_DRAFT_MODEL: DraftSource
 DRAFT_SOURCE_PROMPT_LOOKUP: DraftSource
 DRAFT_SOURCE_GRAMMAR: DraftSource
+DRAFT_SOURCE_PREDICTION: DraftSource
 
 class ErrorDetail(_message.Message):
     __slots__ = ("code", "message", "expected", "got", "remedy")

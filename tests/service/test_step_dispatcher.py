@@ -92,7 +92,7 @@ steps = st.builds(
     verified=st.one_of(
         st.none(),
         st.builds(
-            pb.Verified, width=st.integers(-1, 4), accepted=st.integers(-1, 4), source=st.integers(0, 7)
+            pb.Verified, width=st.integers(-1, 4), accepted=st.integers(-1, 4), source=st.integers(0, 8)
         ),
     ),
 )

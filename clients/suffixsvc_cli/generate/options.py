@@ -225,7 +225,7 @@ class Options(LoadOptions):
         if self.layers is None:
             return settings
         wanted = {name.strip() for name in self.layers.split(",") if name.strip()}
-        kinds = [kind for kind in LayerKind if kind is not LayerKind.GRAMMAR]  # on if the grammar forces text
+        kinds = [kind for kind in LayerKind if not kind.of_request]
         unknown = wanted - set(kinds) - ({"none"} if wanted == {"none"} else set())
         if unknown or not wanted:
             raise InvalidConfigError(

@@ -36,6 +36,7 @@ ORIGINS: Final[Mapping[DraftSource, Origin]] = {
     DraftSource.NAMESPACE: Origin("other outputs", "n", "36"),
     DraftSource.DRAFT_MODEL: Origin("the draft model", "d", "33"),
     DraftSource.GRAMMAR: Origin("the grammar", "g", "35"),
+    DraftSource.PREDICTION: Origin("the prediction", "e", "95"),
 }
 
 

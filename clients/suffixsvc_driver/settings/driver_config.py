@@ -36,12 +36,19 @@ class LayerKind(enum.StrEnum):
 
     #: the text that the grammar of the output forces, in process: negligible cost; queried in every step
     GRAMMAR = "grammar"
+    #: a text that the caller expects as the output, in process: negligible cost
+    PREDICTION = "prediction"
     #: the session's own text, in process: negligible cost
     PROMPT_LOOKUP = "prompt-lookup"
     #: the suffix index, embedded or over a client: a small cost per query
     SUFFIX = "suffix"
     #: a small model: a cost per drafted token
     DRAFT_MODEL = "draft-model"
+
+    @property
+    def of_request(self) -> bool:
+        """Whether the layer is on where a request has what it drafts from, a grammar or a prediction."""
+        return self in (LayerKind.GRAMMAR, LayerKind.PREDICTION)
 
 
 @dataclass(frozen=True, slots=True)

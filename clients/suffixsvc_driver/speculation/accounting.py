@@ -27,6 +27,7 @@ EVIDENCE: Final[Mapping[int, str]] = {
     DraftSource.CORPUS: "suffix",
     DraftSource.DRAFT_MODEL: "draft-model",
     DraftSource.GRAMMAR: "grammar",
+    DraftSource.PREDICTION: "prediction",
 }
 
 

@@ -26,6 +26,7 @@ from suffixsvc_driver.speculation.layer_state import LayerState, layer_state
 
 _SOURCE_OF: Final = {
     LayerKind.GRAMMAR: DraftSource.GRAMMAR,
+    LayerKind.PREDICTION: DraftSource.PREDICTION,
     LayerKind.PROMPT_LOOKUP: DraftSource.PROMPT_LOOKUP,
     LayerKind.SUFFIX: DraftSource.NAMESPACE,
     LayerKind.DRAFT_MODEL: DraftSource.DRAFT_MODEL,

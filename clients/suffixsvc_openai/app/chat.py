@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -12,8 +14,10 @@ from suffixsvc_openai.app.choices_writer import ChoicesWriter
 from suffixsvc_openai.app.message_choice import MessageChoice
 from suffixsvc_openai.app.responding import respond
 from suffixsvc_openai.app.service import Service
+from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.protocol.chat_request import ChatRequest
 from suffixsvc_openai.protocol.envelope import Envelope
+from suffixsvc_openai.protocol.errors import invalid
 
 
 async def chat_completions(service: Service, request: Request) -> Response:
@@ -27,14 +31,12 @@ async def chat_completions(service: Service, request: Request) -> Response:
     speaker = Speaker(system, tuple(tool["function"]["name"] for tool in turn.tools))
     caller = caller_of(principal, request.headers, body, speaker)
     chat = service.chat
+
+    def prompts() -> Sequence[Prompt]:
+        return [replace(chat.prompt(turn), prediction=_predicted(service, body))]
+
     call = await service.start(
-        request,
-        body,
-        caller,
-        lambda: [chat.prompt(turn)],
-        limit=body.limit,
-        param="messages",
-        compiles=turn.binds,
+        request, body, caller, prompts, limit=body.limit, param="messages", compiles=turn.binds
     )
     envelope = Envelope("chatcmpl", "chat.completion", service.model, service.fingerprint)
     choices = [
@@ -42,3 +44,14 @@ async def chat_completions(service: Service, request: Request) -> Response:
     ]
     writer = ChoicesWriter(service.engine, call, body, envelope, choices, chunk=".chunk")
     return await respond(service.engine, request, call, writer, stream=bool(body.stream))
+
+
+def _predicted(service: Service, body: ChatRequest) -> tuple[int, ...]:
+    """Return the tokens of the prediction, in which special tokens are not recognised."""
+    if body.prediction is None:
+        return ()
+    room = service.engine.context_size
+    tokens = service.engine.model.tokenize(body.prediction.content, parse_special=False)
+    if len(tokens) > room:
+        raise invalid("prediction.content", f"have at most {room} tokens", got=len(tokens))
+    return tuple(tokens)

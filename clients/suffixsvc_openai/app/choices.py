@@ -52,6 +52,7 @@ class Answer:
         tokens: of the text so far; None unless log probabilities were asked for.
         reason: ``finish_reason``; None before the end.
         result: None before the end.
+        predicted, rejected: tokens of the prediction that appeared in it and that did not; 0 before the end.
     """
 
     def __init__(self, engine: Engine, plan: Plan) -> None:
@@ -63,6 +64,7 @@ class Answer:
         self.tokens: list[ScoredToken] | None = [] if scored else None
         self.reason: str | None = None
         self.result: Result | None = None
+        self.predicted = self.rejected = 0
 
     @property
     def text(self) -> str:
@@ -91,7 +93,9 @@ class Answer:
             raise stopping()
         rest = self._addition(self._stream.finish())
         self.reason = "stop" if self._stream.stopped_at else _REASONS[result.finish]
-        self.result = result
+        self.result, self.predicted = result, event.predicted
+        if self._plan.caller.speculate:
+            self.rejected = len(self._plan.prediction) - event.predicted
         return rest
 
     def _begin(self, logprobs: Sequence[TokenLogprobs]) -> Addition:

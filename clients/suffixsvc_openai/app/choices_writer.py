@@ -98,4 +98,7 @@ class ChoicesWriter:
 
     def _totals(self) -> dict[str, Any]:
         results = [answer.result for answer in self._answers if isinstance(answer.result, Result)]
-        return {"usage": usage_of(results, self._body.n or 1), "metrics": metrics_of(results)}
+        accepted = sum(answer.predicted for answer in self._answers)
+        rejected = sum(answer.rejected for answer in self._answers)
+        usage = usage_of(results, self._body.n or 1, accepted, rejected)
+        return {"usage": usage, "metrics": metrics_of(results)}

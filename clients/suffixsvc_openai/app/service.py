@@ -149,7 +149,16 @@ class Service:
                     raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from None
                 stops = tuple(body.stop or ())
                 plans.append(
-                    Plan(prompt.token_ids, limit, sampling, stops, caller, prompt.compiled, prompt.echo)
+                    Plan(
+                        prompt.token_ids,
+                        limit,
+                        sampling,
+                        stops,
+                        caller,
+                        prompt.compiled,
+                        prompt.echo,
+                        prompt.prediction,
+                    )
                 )
         self._check_biases(body)
         return plans

@@ -59,10 +59,15 @@ class PromptScored:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of an answer."""
+    """The end of an answer.
+
+    Attributes:
+        predicted: tokens of the plan's prediction that appeared in it.
+    """
 
     index: int
     outcome: Outcome
+    predicted: int = 0
 
 
 #: of an answer: at most one PromptScored, any number of Written, one Ended

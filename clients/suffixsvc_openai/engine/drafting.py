@@ -13,6 +13,7 @@ from suffixsvc_driver.cost.live_curve import LiveCurve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_models import DraftModels, DraftProcess
 from suffixsvc_driver.layers.grammar import grammar_layers
+from suffixsvc_driver.layers.prediction import PredictionLayer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.layers.worker_layer import WorkerLayer
@@ -74,6 +75,8 @@ class Drafting(ClosedOnExit):
             return []
         settings = self._settings
         found = grammar_layers(self._target, plan.sampling)
+        if plan.prediction:
+            found.append(PredictionLayer(plan.prediction))
         if settings.prompt_lookup.enabled:
             found.append(PromptLookupLayer(max_draft_tokens=settings.prompt_lookup.max_draft_tokens))
         if settings.suffix.enabled and session is not None:
@@ -101,3 +104,8 @@ def close_layers(layers: Iterable[Layer]) -> None:
     for layer in layers:
         if isinstance(layer, WorkerLayer):
             layer.close()
+
+
+def predicted_tokens(layers: Iterable[Layer]) -> int:
+    """Return the number of tokens of the prediction that appeared in an answer, which has ended."""
+    return sum(layer.found for layer in layers if isinstance(layer, PredictionLayer))

@@ -39,7 +39,7 @@ from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_openai.engine.call import Call, Ended, Job
-from suffixsvc_openai.engine.drafting import Drafting, DraftingSettings, close_layers
+from suffixsvc_openai.engine.drafting import Drafting, DraftingSettings, close_layers, predicted_tokens
 from suffixsvc_openai.engine.memory import Stored, open_memory
 from suffixsvc_openai.engine.observer import Observer
 from suffixsvc_openai.engine.plans import Plan
@@ -273,7 +273,7 @@ class Engine(ClosedOnExit):
 
     def _done(self, call: Call, job: Job, outcome: Outcome) -> None:
         self._closer.submit(self._end, job, outcome)
-        call.put(Ended(job.index, outcome))
+        call.put(Ended(job.index, outcome, predicted_tokens(job.layers)))
 
     # -- the thread of sessions
 

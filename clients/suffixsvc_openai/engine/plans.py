@@ -44,12 +44,14 @@ class Prompt:
         grammar: what an answer must match; None for any text.
         compiled: the compiled grammar (:meth:`Engine.compile`).
         echo: text that begins every answer; that of the prompt, if anything.
+        prediction: tokens of a text that the answers are expected to resemble.
     """
 
     token_ids: tuple[int, ...]
     grammar: Structured | None = None
     compiled: StructuredGrammar | None = None
     echo: str = ""
+    prediction: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Plan:
         compiled: the grammar of ``sampling``, which stays compiled as long as this object is referenced, so
             that the scheduler does not wait for its compilation.
         echo: text that begins the answer. With log probabilities, those of the prompt are reported too.
+        prediction: tokens that are drafted as the answer; without effect if the caller does not speculate.
     """
 
     prompt_ids: tuple[int, ...]
@@ -72,6 +75,7 @@ class Plan:
     caller: Caller = Caller()
     compiled: StructuredGrammar | None = None
     echo: str = ""
+    prediction: tuple[int, ...] = ()
 
     @property
     def prompt_logprobs(self) -> int | None:

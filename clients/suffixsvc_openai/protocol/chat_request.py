@@ -43,6 +43,13 @@ class Message(Body):
     tool_call_id: str | None = None
 
 
+class Prediction(Body):
+    """``prediction``: a text that the answer may resemble; ``content`` is the text, parts joined."""
+
+    type: Literal["content"]
+    content: Annotated[str, BeforeValidator(_text_of)]
+
+
 class ChatRequest(GenerationRequest):
     """``POST /v1/chat/completions``."""
 
@@ -60,7 +67,7 @@ class ChatRequest(GenerationRequest):
     modalities: list[str] | None = None
     audio: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None
-    prediction: dict[str, Any] | None = None  # a hint, which is not used
+    prediction: Prediction | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
     service_tier: str | None = None

@@ -10,12 +10,14 @@ from suffixsvc_driver.decode.generation import Result, StepRecord
 from suffixsvc_driver.speculation.accounting import EVIDENCE
 
 
-def usage_of(results: Sequence[Result], n: int) -> dict[str, Any]:
+def usage_of(results: Sequence[Result], n: int, accepted: int = 0, rejected: int = 0) -> dict[str, Any]:
     """Return ``usage``: each prompt is counted once, each choice's tokens are.
 
     Args:
         results: of each choice, those of a prompt together.
         n: choices of each prompt.
+        accepted: tokens of predictions that appeared in the choices.
+        rejected: tokens of predictions that did not.
     """
     firsts = results[::n]
     prompt = sum(len(result.prompt_ids) for result in firsts)
@@ -25,7 +27,11 @@ def usage_of(results: Sequence[Result], n: int) -> dict[str, Any]:
         "completion_tokens": written,
         "total_tokens": prompt + written,
         "prompt_tokens_details": {"cached_tokens": sum(result.prefill.reused for result in firsts)},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": rejected,
+        },
     }
 
 

@@ -26,7 +26,7 @@ from suffixsvc_driver.settings.text_kind import ContentType
 from suffixsvc_driver.targets import Target, TargetShape
 
 PLAIN: Final = "plain"
-LAYERS: Final = tuple(str(kind) for kind in LayerKind if kind is not LayerKind.GRAMMAR)
+LAYERS: Final = tuple(str(kind) for kind in LayerKind if not kind.of_request)
 #: numbers namespaces, so that a setting at another temperature does not know the answers to the same calls
 _NAMESPACE_NUMBERS: Final = itertools.count()
 

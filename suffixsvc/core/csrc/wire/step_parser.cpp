@@ -7,7 +7,7 @@ namespace suffixsvc {
 namespace {
 
 constexpr std::uint32_t kVarint = 0, kBytes = 2;
-constexpr std::int32_t kLastSource = 6;  // largest value of DraftSource
+constexpr std::int32_t kLastSource = 7;  // largest value of DraftSource
 
 constexpr std::uint32_t key(std::uint32_t field, std::uint32_t kind) { return field << 3 | kind; }
 
