@@ -78,7 +78,7 @@ class PredictionLayer:
             return Draft.empty()
         tokens = self._tokens[self._next : self._next + query.budget]
         agreed = min(self._agreed, _MOST) + np.arange(len(tokens), dtype=np.float32)
-        probs = 1.0 - 1.0 / (np.minimum(agreed, _MOST) + 2.0)
+        probs = (1.0 - 1.0 / (np.minimum(agreed, _MOST) + 2.0)).astype(np.float32)
         return Draft.chain(tokens, probs, DraftSource.PREDICTION) if len(tokens) else Draft.empty()
 
     def end(self, new_token_ids: Sequence[int], verified: Verified | None) -> None:
