@@ -59,6 +59,7 @@ class _Sent:
     read: int
     state: str = ""
     tokens: int = -1
+    ended: bool = False
 
 
 class Viewer:
@@ -106,6 +107,9 @@ class Viewer:
         lost = self._lost(ended, ends)
         if lost:
             yield {"lost": lost}
+        gone = self._forget({shown.number for shown in (*ended, *running)})
+        if gone:
+            yield {"gone": gone}
         answers = [
             found
             for shown in (*ended, *running)
@@ -113,9 +117,6 @@ class Viewer:
         ]
         if answers:
             yield {"answers": answers}
-        known = {shown.number for shown in (*ended, *running)}
-        for number in [each for each in self._sent if each not in known]:
-            del self._sent[number]
         now = self._loop.time()
         if now - self._numbers_at >= _NUMBERS_SECONDS:
             self._numbers_at = now
@@ -133,6 +134,11 @@ class Viewer:
         before, self._ends = self._ends, ends
         first = ended[0].end_number if ended else ends + 1
         return 0 if before < 0 else max(0, first - 1 - before)
+
+    def _forget(self, known: set[int]) -> list[int]:
+        """Forget the answers that are no longer kept; return those of them whose end was not sent."""
+        forgotten = {number: self._sent.pop(number) for number in self._sent.keys() - known}
+        return sorted(number for number, sent in forgotten.items() if not sent.ended)
 
     def _change(self, shown: Shown) -> dict[str, Any] | None:
         """Return what is new of an answer; None if nothing is."""
@@ -152,7 +158,7 @@ class Viewer:
             found["text"] = [[source, text] for source, text in pieces]
         found |= {"state": state, "tokens": tokens}
         if shown.end is not None:
-            found["end"] = shown.end
+            found["end"], sent.ended = shown.end, True
         sent.state, sent.tokens, sent.read = state, tokens, read
         return found
 
