@@ -48,6 +48,7 @@ def test_the_wheel_holds_the_core_its_types_and_data_but_no_sources_of_it(wheel:
     assert "suffixsvc/core/_ext.pyi" in wheel
     assert "suffixsvc_models/registry.toml" in wheel
     assert "suffixsvc_bench/report/page.html" in wheel
+    assert "suffixsvc_openai/live/page.html" in wheel
     assert not any("csrc" in name or "__pycache__" in name for name in wheel)
     for package in PACKAGES:
         assert f"{package}/py.typed" in wheel, "type checkers would ignore the annotations"
