@@ -53,7 +53,7 @@ def _event_to_json(event: Event) -> dict[str, Any]:
     if isinstance(event, LayerAnswer):
         draft = {name: getattr(event.draft, name).tolist() for name in _DRAFT_DTYPES}
         return {**data, "layer": event.layer, "seconds": event.seconds, "draft": draft}
-    data.update({_KEYS.get(f.name, f.name): getattr(event, f.name) for f in fields(event)})
+    data.update({_KEYS.get(name, name): value for name, value in _values(event).items()})
     if isinstance(event, Begin):
         data["eog_ids"] = sorted(event.eog_ids)
     if isinstance(event, StepResult):
@@ -83,6 +83,13 @@ def _event_from_json(data: Mapping[str, Any]) -> Event:
             return LayerAnswer(values["layer"], Draft(**arrays), values["seconds"])
 
 
+def _values(value: Any) -> dict[str, Any]:
+    """Return the fields of an event or a decision."""
+    if isinstance(value, tuple):
+        return {name: getattr(value, name) for name in type(value)._fields}
+    return {f.name: getattr(value, f.name) for f in fields(value)}
+
+
 _DRAFT_DTYPES: dict[str, Any] = {
     "token_ids": np.int32,
     "parents": np.int32,
@@ -94,7 +101,7 @@ _DRAFT_DTYPES: dict[str, Any] = {
 
 def decision_to_json(decision: Decision) -> dict[str, Any]:
     """Plain data; probabilities keep six digits, which is what a golden trace compares."""
-    data = asdict(decision)
+    data = _values(decision)
     if isinstance(decision, Verify):
         data["probs"] = [round(p, 6) for p in decision.probs]
         data["token_ids"], data["sources"] = list(decision.token_ids), list(decision.sources)
@@ -110,6 +117,7 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
         data["gains"] = [round(gain, 6) for gain in decision.gains]
     if isinstance(decision, QueryLayer):
         if decision.verified is not None:
+            data["verified"] = asdict(decision.verified)
             data["verified"]["source"] = int(decision.verified.source)
         for name in ("after", "suggested"):
             if data[name]:

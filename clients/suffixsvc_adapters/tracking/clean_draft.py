@@ -37,7 +37,7 @@ def clean_draft(
     if not tree and not stops and _is_valid_chain(draft, budget, vocab_size):
         return draft
     valid = valid_draft(draft, len(draft), vocab_size, DraftSource.NAMESPACE, stop_after, trees=tree)
-    parents = valid.parents or range(-1, len(valid) - 1)
+    parents = valid.parents or range(-1, len(valid.token_ids) - 1)
     position_of = {-1: -1}  # token of the valid draft -> its position in the result
     for i, (token, parent) in enumerate(zip(valid.token_ids, parents, strict=True)):
         if len(position_of) <= budget and token not in stop_before and parent in position_of:

@@ -33,6 +33,7 @@ class CostCurve:
         max_width: largest width of the curve.
         widest_paying: largest width that is cheaper than as many plain steps, or 1. No wider step gains, even
             if every drafted token is accepted.
+        padded: cheapest width from w on, for w = 0 .. max_width; a plain step is never padded.
 
     Raises:
         InvalidCostError: an empty curve, a value that is NaN, infinite or negative, or costs[1] != 1.
@@ -42,7 +43,7 @@ class CostCurve:
     seconds_per_step: float = 0.0
     max_width: int = field(init=False, repr=False, compare=False)
     widest_paying: int = field(init=False, repr=False, compare=False)
-    _padded: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    padded: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.costs) < 2:
@@ -65,7 +66,7 @@ class CostCurve:
             wider = padded[width + 1]
             if costs[wider] < costs[width]:
                 padded[width] = wider
-        object.__setattr__(self, "_padded", tuple(padded))
+        object.__setattr__(self, "padded", tuple(padded))
         paying = (width for width, cost in enumerate(costs) if width > max(1, cost))
         object.__setattr__(self, "widest_paying", max(paying, default=1))
         object.__setattr__(self, "max_width", len(costs) - 1)
@@ -135,14 +136,14 @@ class CostCurve:
 
     def padded_width(self, width: int, room: int) -> int:
         """Return the cheapest width from ``width`` to ``room``; a plain step (width 1) is never padded."""
-        best = self._padded[width]
+        best = self.padded[width]
         if best <= room:
             return best
         return min(range(width, room + 1), key=self.costs.__getitem__, default=width)
 
     def effective(self) -> npt.NDArray[np.float32]:
         """Return float32[max_width + 1]: the costs with padding applied, the form that layers take."""
-        return np.array([self.costs[self._padded[w]] for w in range(len(self.costs))], dtype=np.float32)
+        return np.array([self.costs[self.padded[w]] for w in range(len(self.costs))], dtype=np.float32)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data that :meth:`from_json` reads."""

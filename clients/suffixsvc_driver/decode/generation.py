@@ -7,8 +7,8 @@ Used by :mod:`suffixsvc_driver.decode.loop` (one generation) and :mod:`suffixsvc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.types import DraftSource, TokenIds, VerifyCost
@@ -43,8 +43,7 @@ _NONE: Final = int(DraftSource.NONE)
 _CONTENT_TOKENS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """Record of one target step.
 
     Attributes:
@@ -313,8 +312,12 @@ class Generation:
         classify, n, content = self.request.content, len(self._written), None
         if classify is not None and n // _CONTENT_TOKENS != (n - len(seen.emitted)) // _CONTENT_TOKENS:
             content = classify(self._written[-_CONTENT_TOKENS:])
-        width, seconds = len(record.token_ids), record.target_seconds
-        return self.on(replace(seen, width=width, seconds=seconds, content=content))
+        width = len(record.token_ids)
+        return self.on(
+            StepResult(
+                seen.emitted, seen.accepted, width, seen.stopped, seen.replay, record.target_seconds, content
+            )
+        )
 
     def finish(self, reason: FinishReason | None = None) -> Result:
         """End the layers, and return the result.

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.drafts.tree import is_chain, most_probable_path
@@ -21,10 +20,14 @@ _MAX_READ = 4096
 #: parent of a token whose parent is invalid
 _NOWHERE = -2
 _KNOWN_SOURCES = frozenset(int(s) for s in DraftSource)
+_ORIGINS = _KNOWN_SOURCES - {int(DraftSource.NONE)}
+#: parents of a chain, as long as those that are checked in whole columns
+_CHAIN: Final = list(range(-1, 255))
+_INTS: Final = {int}
+_FLOATS: Final = {float}
 
 
-@dataclass(frozen=True, slots=True)
-class CleanDraft:
+class CleanDraft(NamedTuple):
     """Valid part of a layer's answer.
 
     Attributes:
@@ -40,9 +43,6 @@ class CleanDraft:
     sources: tuple[int, ...] = ()
     junk: bool = False
     parents: tuple[int, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.token_ids)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
@@ -85,6 +85,10 @@ def valid_draft(
     if columns is None:
         return CleanDraft(junk=True)
     tokens, parents, probs, sources = columns
+    if parents == _CHAIN[: len(parents)]:
+        found = CleanDraft(tuple(tokens[:budget]), tuple(probs[:budget]), tuple(sources[:budget]))
+        if {*map(type, parents)} == _INTS and _is_valid(found, vocab_size, ends):
+            return found
     count = min(len(tokens), _MAX_READ)
     junk = len(tokens) > _MAX_READ
     nodes: Sequence[int] = range(count)
@@ -106,7 +110,7 @@ def valid_draft(
         if at is not None and at >= 0 and out[at][0] in ends:
             kept[i] = at
             continue
-        if at is None or not _is_valid(token, raw_prob, vocab_size) or (at, token) in seen:
+        if at is None or not _is_token(token, raw_prob, vocab_size) or (at, token) in seen:
             junk = True
             continue
         seen.add((at, token))
@@ -116,6 +120,22 @@ def valid_draft(
         return CleanDraft(junk=junk)
     token_ids, raw_probs, known, at_parents = zip(*out, strict=True)
     return CleanDraft(token_ids, raw_probs, known, junk, () if is_chain(at_parents) else at_parents)
+
+
+def _is_valid(chain: CleanDraft, vocab_size: int, ends: frozenset[int]) -> bool:
+    """Whether a chain needs no change. Nearly all answers need none, so whole columns are checked."""
+    tokens, probs, sources = chain.token_ids, chain.raw_probs, chain.sources
+    return (
+        {*map(type, tokens), *map(type, sources)} == _INTS
+        and {*map(type, probs)} == _FLOATS
+        and min(tokens) >= 0
+        and max(tokens) < vocab_size
+        and ends.isdisjoint(tokens)
+        and min(probs) >= 0.0
+        and max(probs) <= 1.0
+        and math.isfinite(sum(probs))  # comparisons with NaN are false
+        and _ORIGINS.issuperset(sources)
+    )
 
 
 def columns_of(draft: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]] | None:
@@ -133,7 +153,7 @@ def columns_of(draft: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]] 
     return (tokens, parents, probs, sources) if shapes_agree else None
 
 
-def _is_valid(token: Any, raw_prob: Any, vocab_size: int) -> bool:
+def _is_token(token: Any, raw_prob: Any, vocab_size: int) -> bool:
     return isinstance(token, int) and 0 <= token < vocab_size and _is_number(raw_prob)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +72,7 @@ class Begin:
     batched: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class LayerAnswer:
     """Answer of a layer; invalid parts of its draft are removed.
 
@@ -116,8 +117,7 @@ class TokenLogprobs:
     top_logprobs: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """Result of a target step. The target leaves ``width``, ``seconds`` and ``content`` to the loop.
 
     Attributes:
@@ -174,8 +174,7 @@ class BudgetGrant:
 Event = Begin | LayerAnswer | LayerFailed | StepResult | Next | BudgetGrant
 
 
-@dataclass(frozen=True, slots=True)
-class QueryLayer:
+class QueryLayer(NamedTuple):
     """Query of a layer.
 
     Attributes:
@@ -193,8 +192,7 @@ class QueryLayer:
     suggested: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Considered:
+class Considered(NamedTuple):
     """Report on a layer in a step.
 
     Attributes:
@@ -222,8 +220,7 @@ class Considered:
     how: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Verify:
+class Verify(NamedTuple):
     """Verification of the newest emitted token and a draft by the target.
 
     Attributes:
@@ -258,8 +255,7 @@ class Wait:
     """Nothing to do until the loop starts the next step (batched generations)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Propose:
+class Propose(NamedTuple):
     """Draft that a batched generation would send.
 
     Attributes:

@@ -15,6 +15,7 @@ Counts halve at a cap, so the calibration follows a layer whose accuracy changes
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import Final
 
 from suffixsvc_driver.policy.decaying_mean import DecayingMean
@@ -29,8 +30,26 @@ _PRIOR_WEIGHT: Final = 4.0
 #: labels after which counts halve
 _CAP: Final = 128.0
 
-#: layer, probability bucket and, in a finer cell, depth bucket
-_Key = tuple[str, int] | tuple[str, int, int]
+#: numbers of buckets
+_PROBABILITIES: Final = len(_PROBABILITY_EDGES) + 1
+_DEPTHS: Final = len(_DEPTH_EDGES) + 1
+
+
+class _LayerTables:
+    """Statistics of one layer. A mean without observations leaves its prior as it is.
+
+    Attributes:
+        overall: observed over expected acceptances.
+        buckets: acceptance by probability bucket.
+        cells: acceptance by probability bucket and depth bucket, the depths of a bucket side by side.
+    """
+
+    __slots__ = ("buckets", "cells", "overall")
+
+    def __init__(self) -> None:
+        self.overall = DecayingMean(_CAP)
+        self.buckets = [DecayingMean(_CAP) for _ in range(_PROBABILITIES)]
+        self.cells = [DecayingMean(_CAP) for _ in range(_PROBABILITIES * _DEPTHS)]
 
 
 class Calibrator:
@@ -40,8 +59,7 @@ class Calibrator:
     """
 
     def __init__(self) -> None:
-        self._layers: dict[str, DecayingMean] = {}
-        self._cells: dict[_Key, DecayingMean] = {}
+        self._layers: dict[str, _LayerTables] = {}
         self._layer_values: dict[str, LayerValue] = {}
 
     def layer_value(self, layer: str, prior_seconds: float) -> LayerValue:
@@ -55,36 +73,44 @@ class Calibrator:
             raw_probability: as given by the layer, 0 .. 1.
             depth: position in the draft, 0 for the first token.
         """
-        overall = self._layers.get(layer)
-        p = raw_probability
-        if overall is not None:
-            p *= min(1.0, overall.mean(1.0, _PRIOR_WEIGHT))
-        for key in _keys(layer, raw_probability, depth):
-            cell = self._cells.get(key)
-            if cell is not None:
-                p = cell.mean(p, _PRIOR_WEIGHT)
-        return p
+        return self.calibrate_all(layer, (raw_probability,), (depth,))[0]
+
+    def calibrate_all(
+        self, layer: str, raw_probs: Iterable[float], depths: Iterable[int]
+    ) -> tuple[float, ...]:
+        """:meth:`calibrate` of all tokens of a draft."""
+        tables = self._layers.get(layer)
+        if tables is None:
+            return tuple(raw_probs)
+        scale = min(1.0, tables.overall.mean(1.0, _PRIOR_WEIGHT))
+        buckets, cells = tables.buckets, tables.cells
+        found = []
+        for raw, depth in zip(raw_probs, depths, strict=False):
+            bucket = bisect_right(_PROBABILITY_EDGES, raw)
+            mean = buckets[bucket]
+            p = (mean.total + _PRIOR_WEIGHT * (raw * scale)) / (mean.weight + _PRIOR_WEIGHT)
+            mean = cells[bucket * _DEPTHS + bisect_right(_DEPTH_EDGES, depth)]
+            found.append((mean.total + _PRIOR_WEIGHT * p) / (mean.weight + _PRIOR_WEIGHT))
+        return tuple(found)
 
     def learn(self, layer: str, raw_probability: float, depth: int, hit: bool) -> None:
         """Record a label: whether the target wrote this token, all tokens before it being accepted."""
-        overall = self._layers.setdefault(layer, DecayingMean(_CAP))
+        tables = self._layers.get(layer)
+        if tables is None:
+            tables = self._layers[layer] = _LayerTables()
+        overall = tables.overall
         overall.add(hit, raw_probability)
         # Underestimates earn no credit that later overestimates could use up.
         overall.total = min(overall.total, overall.weight + _PRIOR_WEIGHT)
-        for key in _keys(layer, raw_probability, depth):
-            self._cells.setdefault(key, DecayingMean(_CAP)).add(hit)
+        bucket = bisect_right(_PROBABILITY_EDGES, raw_probability)
+        tables.buckets[bucket].add(hit)
+        tables.cells[bucket * _DEPTHS + bisect_right(_DEPTH_EDGES, depth)].add(hit)
 
     def acceptance(self, layer: str, prior: float) -> float:
         """Acceptance rate of the layer's labelled tokens; ``prior`` before there are any."""
         hits = seen = 0.0
-        for bucket in range(len(_PROBABILITY_EDGES) + 1):
-            cell = self._cells.get((layer, bucket))
-            if cell is not None:
-                hits, seen = hits + cell.total, seen + cell.weight
+        tables = self._layers.get(layer)
+        if tables is not None:
+            for mean in tables.buckets:
+                hits, seen = hits + mean.total, seen + mean.weight
         return (hits + _PRIOR_WEIGHT * prior) / (seen + _PRIOR_WEIGHT)
-
-
-def _keys(layer: str, raw_probability: float, depth: int) -> tuple[_Key, _Key]:
-    """Cells of a token, the coarser one first."""
-    bucket = bisect_right(_PROBABILITY_EDGES, raw_probability)
-    return (layer, bucket), (layer, bucket, bisect_right(_DEPTH_EDGES, depth))

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from suffixsvc_driver.cost.curve import CostCurve
@@ -51,8 +50,11 @@ class Choice(NamedTuple):
     cost: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class StepParams:
+#: a step without drafts
+PLAIN: Final = Choice()
+
+
+class StepParams(NamedTuple):
     """Costs and limits by which the draft of a step is chosen, and the other contents of its batch.
 
     Attributes:
@@ -89,37 +91,53 @@ def evaluate_prefixes(
         probs: P(accepted | all tokens before it accepted) of each token.
         costs: cost of drafting each prefix, in plain steps.
     """
+    for figures in _evaluate(*_of_chain(probs, step), costs):
+        yield Choice(*figures)
+
+
+def _of_chain(
+    probs: Sequence[float], step: StepParams
+) -> tuple[Iterable[float], StepParams, Iterable[float]]:
     again = itertools.accumulate(recomputations(probs, step)) if step.replays else _FREE
-    return _evaluate(itertools.accumulate(probs, operator.mul), step, again, costs)
+    return itertools.accumulate(probs, operator.mul), step, again
 
 
 def _evaluate(
     paths: Iterable[float], step: StepParams, again: Iterable[float] = _FREE, costs: Iterable[float] = _FREE
-) -> Iterator[Choice]:
-    """Yield the evaluation of the first n tokens for each n, by P(path) of each token."""
+) -> Iterator[tuple[int, int, float, float, float]]:
+    """Yield the fields of a :class:`Choice` for the first n tokens, for each n, by P(path) of each token."""
     curve, rate, other_tokens = step.curve, step.rate, step.other_tokens
     widest = min(curve.max_width, step.room + other_tokens)
     lengths = range(1, min(step.limit, widest - other_tokens - 1) + 1)
     plain, tokens = curve.cost(1 + other_tokens), 0.0
+    known, padded = curve.costs, curve.padded
     for length, path, replay, drafting in zip(lengths, paths, again, costs, strict=False):
         tokens += path
-        width = curve.padded_width(1 + other_tokens + length, widest)
-        cost = curve.costs[width] - plain + replay + drafting
-        yield Choice(length, width - other_tokens, tokens - rate * cost, tokens, cost)
+        width = padded[1 + other_tokens + length]
+        if width > widest:
+            width = curve.padded_width(1 + other_tokens + length, widest)
+        cost = known[width] - plain + replay + drafting
+        yield length, width - other_tokens, tokens - rate * cost, tokens, cost
 
 
-def _best(choices: Iterable[Choice], longer_than: int = 0) -> Choice:
+def _best(
+    paths: Iterable[float],
+    step: StepParams,
+    again: Iterable[float] = _FREE,
+    costs: Iterable[float] = _FREE,
+    longer_than: int = 0,
+) -> Choice:
     """Return the first choice of the largest gain; a plain step if no gain is positive."""
-    best = Choice()
-    for choice in choices:
-        if choice.gain > best.gain and choice.length > longer_than:
-            best = choice
-    return best
+    best, best_gain = None, 0.0
+    for figures in _evaluate(paths, step, again, costs):
+        if figures[2] > best_gain and figures[0] > longer_than:
+            best, best_gain = figures, figures[2]
+    return PLAIN if best is None else Choice(*best)
 
 
 def best_prefix(probs: Sequence[float], step: StepParams) -> Choice:
     """Return the prefix of a chain with the largest expected gain."""
-    return _best(evaluate_prefixes(probs, step))
+    return _best(*_of_chain(probs, step))
 
 
 def best_query(
@@ -159,7 +177,7 @@ def best_query(
     after_wrong = _ACCEPTANCE_AFTER_WRONG_SUGGESTION * acceptance
     either = [max(acceptance, p + (1.0 - p) * after_wrong) for p in suggested[:wanted]]
     probs = [*after, *either, *[acceptance] * (wanted - len(either))]
-    return _best(evaluate_prefixes(probs, step, costs), len(after))
+    return _best(*_of_chain(probs, step), costs, len(after))
 
 
 def path_probs(parents: Sequence[int], probs: Sequence[float]) -> list[float]:
@@ -193,14 +211,14 @@ def best_tree(
         max_leaves: leaves that the target accepts.
     """
     order = sorted(range(len(paths)), key=lambda i: (-paths[i], i))
-    choice = _best(_evaluate([paths[i] for i in order], step))
+    choice = _best([paths[i] for i in order], step)
     allowed = _prefix_within(parents, order, max_leaves)
     if choice.length <= allowed:
         return choice, order[:allowed]
     curve, other_tokens = step.curve, step.other_tokens
     added = max(0.0, curve.costs[choice.width + other_tokens] - curve.cost(1 + other_tokens))
     order = prune(parents, paths, order, max_leaves, step.rate * added / choice.length)
-    return _best(_evaluate([paths[i] for i in order], step)), order
+    return _best([paths[i] for i in order], step), order
 
 
 def prune(

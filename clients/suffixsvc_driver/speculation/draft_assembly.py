@@ -13,8 +13,7 @@ the target to be contiguous in the KV cache, so their gain is reduced by the cos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.drafts.chain import common_prefix
@@ -22,6 +21,7 @@ from suffixsvc_driver.drafts.events import Considered, Propose, Verify
 from suffixsvc_driver.drafts.tree import is_chain, most_probable_path, walk
 from suffixsvc_driver.policy.expected_gain import (
     MIN_GAIN,
+    PLAIN,
     Choice,
     StepParams,
     best_prefix,
@@ -39,8 +39,7 @@ _FILLER: Final = (0,)
 _ODDS_DIVISOR: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """Calibrated draft of a layer: a chain, or a tree with ``parents``.
 
     Attributes:
@@ -61,12 +60,9 @@ class Candidate:
     continued_at: int = 0
     parents: tuple[int, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.token_ids)
-
     def tail(self, at: int) -> Candidate:
         """Return the chain without its first ``at`` tokens."""
-        return replace(self, token_ids=self.token_ids[at:], sources=self.sources[at:], probs=self.probs[at:])
+        return self._replace(token_ids=self.token_ids[at:], sources=self.sources[at:], probs=self.probs[at:])
 
     def then(self, other: Candidate, at: int) -> Candidate:
         """Return the first ``at`` tokens of this chain, followed by ``other``."""
@@ -99,7 +95,7 @@ class StepDraft:
 
     def __init__(self, step: StepParams) -> None:
         self.step = step
-        self.choice = Choice()
+        self.choice = PLAIN
         self.candidate = _EMPTY
         self._forced = False
         self._candidates: list[Candidate] = []
@@ -125,8 +121,10 @@ class StepDraft:
             suggested: number of following tokens of :attr:`continuable` that were suggested to the layer.
         """
         candidate, choice = self._add(candidate, after, suggested)
-        where = [f"after {len(after)} tokens"] if after else []
-        how = ", ".join([*where, f"with {suggested} suggested"] if suggested else where)
+        how = ""
+        if after or suggested:
+            where = [f"after {len(after)} tokens"] if after else []
+            how = ", ".join([*where, f"with {suggested} suggested"] if suggested else where)
         self._record(candidate, budget, how, choice)
 
     def take(self, candidate: Candidate, length: int, budget: int) -> None:
@@ -153,7 +151,7 @@ class StepDraft:
 
     def _add(self, candidate: Candidate, after: tuple[int, ...], suggested: int) -> tuple[Candidate, Choice]:
         """Add a chain; return it as a whole, and its best prefix."""
-        candidate = replace(candidate, probs=tuple(map(_discounted, candidate.probs)))
+        candidate = candidate._replace(probs=_discounted(candidate.probs))
         if after:
             candidate = self.candidate.then(candidate, len(after))
         if suggested:
@@ -183,15 +181,15 @@ class StepDraft:
             common = tuple(map(max, candidate.probs[:agreed], earlier.probs[:agreed]))
             probs[:agreed] = map(max, probs[:agreed], common)
             rest = earlier.probs[agreed:]
-            if rest and len(candidate) > agreed:
+            if rest and len(candidate.token_ids) > agreed:
                 rest = (min(rest[0], 1.0 - candidate.probs[agreed]), *rest[1:])
-            self._candidates[i] = replace(earlier, probs=common + rest)
+            self._candidates[i] = earlier._replace(probs=common + rest)
             if agreed > at:
                 owner, at = self._candidates[i], agreed
-        self.choice, self.candidate = Choice(), _EMPTY
+        self.choice, self.candidate = PLAIN, _EMPTY
         for each in self._candidates:
             self._take_best(each)
-        candidate = replace(candidate, probs=tuple(probs))
+        candidate = candidate._replace(probs=tuple(probs))
         return owner.then(candidate.tail(at), at) if at else candidate
 
     def propose(self) -> Propose:
@@ -229,29 +227,26 @@ class StepDraft:
             return plain
         draft, nodes = self.candidate, self._nodes(length)
         tokens = tuple(draft.token_ids[i] for i in nodes)
-        return replace(
-            plain,
+        sent = plain._replace(
             token_ids=tokens + (tokens[-1:] or _FILLER) * padding,
             sources=tuple(draft.sources[i] for i in nodes) + (_NONE,) * padding,
             probs=tuple(draft.probs[i] for i in nodes) + (0.0,) * padding,
             padding=padding,
-            **(self._origin(nodes, padding) if nodes else {}),
         )
+        return self._with_origin(sent, nodes) if nodes else sent
 
     def _nodes(self, length: int) -> Sequence[int]:
         """Return the tokens of :attr:`candidate` to send, in order."""
         return range(length)
 
-    def _origin(self, nodes: Sequence[int], padding: int) -> dict[str, Any]:
-        """Return the fields of :class:`Verify` that say which layers drafted, and the shape."""
+    def _with_origin(self, sent: Verify, nodes: Sequence[int]) -> Verify:
+        """Return ``sent`` with the layers that drafted it, and its shape."""
         draft = self.candidate
         if draft.continued_by and len(nodes) > draft.continued_at:
-            return {
-                "layer": draft.layer,
-                "continued_by": draft.continued_by,
-                "continued_at": draft.continued_at,
-            }
-        return {"layer": draft.layer}
+            return sent._replace(
+                layer=draft.layer, continued_by=draft.continued_by, continued_at=draft.continued_at
+            )
+        return sent._replace(layer=draft.layer)
 
 
 class TreeDraft(StepDraft):
@@ -306,7 +301,7 @@ class TreeDraft(StepDraft):
         above = [paths[parent] if parent >= 0 else 1.0 for parent in parents]
         shares = (path / p if p > 0.0 else 0.0 for path, p in zip(paths, above, strict=True))
         self.candidate = Candidate("", tuple(self._tokens), tuple(self._sources), tuple(shares))
-        self.choice = choice if choice.gain > MIN_GAIN else Choice()
+        self.choice = choice if choice.gain > MIN_GAIN else PLAIN
         return candidate, self.choice
 
     def _merge(self, candidate: Candidate, root: int) -> None:
@@ -340,18 +335,19 @@ class TreeDraft(StepDraft):
         """
         return walk(self._parents, self._order[:length])
 
-    def _origin(self, nodes: Sequence[int], padding: int) -> dict[str, Any]:
+    def _with_origin(self, sent: Verify, nodes: Sequence[int]) -> Verify:
+        padding = sent.padding
         place = {node: i for i, node in enumerate(nodes)}
         parents = tuple(place.get(self._parents[i], -1) for i in nodes)
         parents += tuple(range(len(nodes) - 1, len(nodes) - 1 + padding))
         layers = tuple(self._layers[i] for i in nodes)
-        return {
-            "layer": layers[0],
-            "parents": () if is_chain(parents) else parents,
-            "layers": layers + ("",) * padding if len(set(layers)) > 1 else (),
-        }
+        return sent._replace(
+            layer=layers[0],
+            parents=() if is_chain(parents) else parents,
+            layers=layers + ("",) * padding if len(set(layers)) > 1 else (),
+        )
 
 
-def _discounted(p: float) -> float:
-    """Return the probability with its odds divided by _ODDS_DIVISOR."""
-    return p / (_ODDS_DIVISOR - (_ODDS_DIVISOR - 1.0) * p)
+def _discounted(probs: Sequence[float]) -> tuple[float, ...]:
+    """Return the probabilities with their odds divided by _ODDS_DIVISOR."""
+    return tuple([p / (_ODDS_DIVISOR - (_ODDS_DIVISOR - 1.0) * p) for p in probs])

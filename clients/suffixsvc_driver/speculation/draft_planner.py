@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from suffixsvc_driver.cost.curve import CostCurve
@@ -63,22 +62,21 @@ class DraftPlanner:
         step, name = draft.step, layer.spec.name
         limit = min(step.limit, layer.spec.max_draft_tokens)
         if self._config.policy is Policy.EXPECTED_GAIN:
-            step = replace(step, limit=limit)
             if isinstance(layer, DraftModelState):
-                return self._query_draft_model(layer, draft, step, left)
-            return self._paying_query(layer, step)
+                return self._query_draft_model(layer, draft, step._replace(limit=limit), left)
+            return self._paying_query(layer, step, limit)
         if draft.choice.length == 0:
             return QueryLayer(name, max(0, min(limit, k, step.room - 1)))
         # a suffix session stores what is emitted, and its siblings draft from that at once; others catch up
         return QueryLayer(name, 0) if layer.spec.kind is LayerKind.SUFFIX else "an earlier layer has matched"
 
-    def _paying_query(self, layer: LayerState, step: StepParams) -> QueryLayer | str:
+    def _paying_query(self, layer: LayerState, step: StepParams, limit: int) -> QueryLayer | str:
         curve = step.curve
         due = layer.value.exploration_due(self._config.probe_every_steps, curve.seconds_per_step)
         widest = curve.max_width - 1 - step.other_tokens
-        budget = min(step.limit, curve.widest_paying - 1, step.room - 1, widest)
+        budget = min(limit, curve.widest_paying - 1, step.room - 1, widest)
         if budget < 1:
-            return _why_no_budget(step)
+            return _why_no_budget(step._replace(limit=limit))
         if layer.spec.kind is LayerKind.GRAMMAR:  # what a grammar forces does not depend on earlier steps
             return QueryLayer(layer.spec.name, budget)
         # the gain of an exploratory query is bounded by a draft that is accepted entirely

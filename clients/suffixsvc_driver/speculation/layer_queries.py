@@ -7,8 +7,7 @@ after the suffix layers, which contain the session's text, and is skipped if one
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from suffixsvc.types import DraftSource, Verified
@@ -112,7 +111,7 @@ class LayerQueries:
                 continue
             layer.value.record_query()
             layer.after, layer.suggested = query.after, query.suggested
-            self.pending = replace(query, verified=verified)
+            self.pending = QueryLayer(query.layer, query.budget, verified, query.after, query.suggested)
             break
         return self.pending
 
@@ -142,9 +141,10 @@ class LayerQueries:
             answer = valid_draft(event.draft, budget, begin.vocab_size, source, begin.eog_ids, trees=trees)
             layer.answer = answer
             counts.junk += answer.junk
-            counts.answered += len(answer) > 0
-            counts.offered += len(answer)
-            layer.measure(len(answer), seconds)
+            drafted = len(answer.token_ids)
+            counts.answered += drafted > 0
+            counts.offered += drafted
+            layer.measure(drafted, seconds)
             self._consider(layer, answer, budget)
             self._text_searched |= by_gain and layer.spec.kind is LayerKind.SUFFIX
         if by_gain:
@@ -158,22 +158,19 @@ class LayerQueries:
                         other.misses = 0
 
     def _consider(self, layer: LayerState, answer: CleanDraft, budget: int) -> None:
-        name, depth = layer.spec.name, len(layer.after)
-        depths = depths_of(answer.parents) or range(len(answer))
-        probs = tuple(
-            self._calibrator.calibrate(name, raw, depth + d)
-            for raw, d in zip(answer.raw_probs, depths, strict=True)
-        )
+        name, after, drafted = layer.spec.name, len(layer.after), len(answer.token_ids)
+        depths: Iterable[int] = range(after, after + drafted)
+        if answer.parents:
+            depths = (after + depth for depth in depths_of(answer.parents))
+        probs = self._calibrator.calibrate_all(name, answer.raw_probs, depths)
         candidate = Candidate(name, answer.token_ids, answer.sources, probs, parents=answer.parents)
         draft = self.draft
         if self._config.policy is Policy.EXPECTED_GAIN:
             draft.consider(candidate, budget, layer.after, suggested=len(layer.suggested))
-        elif draft.choice.length == 0 and len(answer) >= self._smallest_match:
-            draft.take(candidate, len(answer), budget)
+        elif draft.choice.length == 0 and drafted >= self._smallest_match:
+            draft.take(candidate, drafted, budget)
         else:
-            draft.record_skip(
-                name, f"{len(answer)} tokens are no match" if budget else "notified, not queried"
-            )
+            draft.record_skip(name, f"{drafted} tokens are no match" if budget else "notified, not queried")
 
     def label(self, emitted: tuple[int, ...]) -> None:
         """Calibrate the layers by the tokens emitted in this step."""

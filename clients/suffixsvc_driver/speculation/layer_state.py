@@ -18,6 +18,7 @@ _SECONDS_STEP: Final = 0.2
 _SECONDS_DECAY: Final = 0.02
 #: consecutive steps without a gain that do not end a run of hits
 _RUN_GAP: Final = 2
+_NO_ANSWER: Final = CleanDraft()
 
 
 class LayerState:
@@ -35,13 +36,13 @@ class LayerState:
         self.value = value
         self.misses = 0
         self._run: HitRun | None = None  # the current run, if a query found it
-        self.answer = CleanDraft()
+        self.answer = _NO_ANSWER
         self.after: tuple[int, ...] = ()
         self.suggested: tuple[int, ...] = ()
 
     def begin_step(self) -> None:
         """Clear the answer of the last step."""
-        self.answer, self.after, self.suggested = CleanDraft(), (), ()
+        self.answer, self.after, self.suggested = _NO_ANSWER, (), ()
 
     def label(self, calibrator: Calibrator, emitted: tuple[int, ...]) -> None:
         """Label the answer, sent or not, by the emitted tokens.
@@ -51,8 +52,20 @@ class LayerState:
         answer, name, start = self.answer, self.spec.name, len(self.after)
         if not answer.token_ids or emitted[:start] != self.after:
             return  # the tokens that it continues were not emitted
+        if answer.parents:
+            self._label_tree(calibrator, emitted)
+            return
+        written = zip(answer.token_ids, answer.raw_probs, emitted[start:], strict=False)
+        for depth, (token, raw, truth) in enumerate(written, start):
+            hit = token == truth
+            calibrator.learn(name, raw, depth, hit)
+            if not hit:
+                break
+
+    def _label_tree(self, calibrator: Calibrator, emitted: tuple[int, ...]) -> None:
+        answer, name, start = self.answer, self.spec.name, len(self.after)
         children: dict[int, list[int]] = {}
-        for i, parent in enumerate(answer.parents or range(-1, len(answer) - 1)):
+        for i, parent in enumerate(answer.parents):
             children.setdefault(parent, []).append(i)
         at = -1
         for depth, truth in enumerate(emitted[start:], start):

@@ -219,7 +219,7 @@ class TargetBase(ClosedOnExit):
             lane.commit(part, found.emitted)
         except ModelError as err:
             return err
-        return replace(found, replay=lane.replay)
+        return found._replace(replay=lane.replay) if lane.replay else found
 
     def propose(self, steps: Sequence[Shape]) -> list[list[FloatArray]]:
         """Compute a batch without sampling (for exactness checks); :meth:`commit` must follow.

@@ -319,7 +319,7 @@ def test_no_content_of_a_draft_raises(trees: bool) -> None:
         replace(siblings, sources=np.array([[1], {}], object)),
     ):
         answer = valid_draft(draft, 5, VOCAB, DraftSource.CORPUS, trees=trees)
-        assert len(answer) <= 2
+        assert len(answer.token_ids) <= 2
 
 
 @settings(max_examples=150, deadline=None)
