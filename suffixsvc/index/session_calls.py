@@ -18,6 +18,8 @@ from suffixsvc.errors import (
 from suffixsvc.types import TokenArray, Verified, VerifyCost
 from suffixsvc.values import as_cost_curve, as_int, as_tree, as_verified, not_tokens
 
+#: longest curve that is cached
+_CACHED_BYTES: Final = 1 << 12
 #: positions are clamped to this: beyond every text, and an int64
 MAX_POSITION: Final = 1 << 62
 
@@ -37,12 +39,17 @@ def draft_params(
 
 def native_curve(cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
     """A verify cost in native form, for drafts of at most ``max_draft_tokens``. Raises InvalidCostError."""
-    return _line(cost, max_draft_tokens) if isinstance(cost, float) else _converted(cost, max_draft_tokens)
+    if isinstance(cost, float):
+        return _known(cost, "", max_draft_tokens)
+    # by value: the array can be written to meanwhile
+    if type(cost) is np.ndarray and cost.dtype.kind == "f" and cost.ndim == 1 and cost.nbytes <= _CACHED_BYTES:
+        return _known(cost.tobytes(), cost.dtype.str, max_draft_tokens)
+    return _converted(cost, max_draft_tokens)
 
 
 @lru_cache(maxsize=64)  # sessions alternate between a few costs and lengths; a curve is immutable
-def _line(cost: float, max_draft_tokens: int) -> core.Curve:
-    return _converted(cost, max_draft_tokens)
+def _known(cost: float | bytes, dtype: str, max_draft_tokens: int) -> core.Curve:
+    return _converted(np.frombuffer(cost, dtype) if isinstance(cost, bytes) else cost, max_draft_tokens)
 
 
 def _converted(cost: VerifyCost, max_draft_tokens: int) -> core.Curve:

@@ -59,8 +59,6 @@ _OCTAVES: Final = 1.0
 #: share of the prior covariance that returns with each step, applied once per _BATCH steps
 _FORGET: Final = 0.0008
 _BATCH: Final = 8
-#: the plain step has converged if its variance is below this share of a step's
-_CONVERGED: Final = 0.5
 #: standard deviations from which on a step is an outlier, and outliers in a row that are a change
 _OUTLIER: Final = 2.0
 _OUTLIERS_OF_A_CHANGE: Final = 3
@@ -114,21 +112,21 @@ class LiveCurve:
         size = len(self._variance)
         #: state: correction of the initial logarithms
         self._offset: _Floats = np.zeros(size)
-        self._gain: _Floats = np.empty(size)  # buffers of _update
-        self._reduction: _Floats = np.empty((size, size))
+        #: observations of one state in a row, which have updated only this state: the others follow it in
+        #: proportion to their covariance, once for all of them. Most steps are plain, and update two numbers
+        self._run_state, self._run_variance, self._run_offset = -1, 0.0, 0.0
+        self._reduction: _Floats = np.empty((size, size))  # buffer of _finish_run
         self._unit_known = bool(unit)
         self._published = np.log(costs)
         self._steps = 0
         self._outliers = [0, 0]  # in a row, of plain steps and of others; negative if they were too fast
         self._since_plain = 0.0
         self._since_wide = 0
-        #: once the plain step has converged, plain steps are pooled: their number and the sum of innovations
-        self._converged = False
-        self._pooled, self._pool = 0, 0.0
 
     @property
     def seconds_per_step(self) -> float:
         """Estimated seconds of a plain step; 0 while unknown."""
+        self._finish_run()
         return math.exp(self._initial_of[0] + float(self._offset[0])) if self._unit_known else 0.0
 
     @property
@@ -150,16 +148,28 @@ class LiveCurve:
             return None
         # The widths next to a wide base are strongly correlated with it, so their variance is small even if
         # the estimate is wrong; there only the time since the last draft triggers a trial.
-        plain, wide, variance = self._state_of[base - 1], self._state_of[width - 1], self._variance
-        relative = float(variance[wide, wide] - 2.0 * variance[plain, wide] + variance[plain, plain])
+        plain, wide = self._state_of[base - 1], self._state_of[width - 1]
+        relative = self._relative_variance(plain, wide)
         if relative <= _UNCERTAIN**2 and self._since_wide < _DRAFT_DUE:
             return None
         # with seconds_per_step, by which query costs are converted: they apply in a trial, too
         widest = min(base + _TRIAL_WIDTH - 1, len(self._state_of))
         return CostCurve.linear(_TRIAL_COST, widest, seconds_per_step=self.curve.seconds_per_step)
 
+    def _relative_variance(self, plain: int, wide: int) -> float:
+        """Return the variance of the difference of two states, the current run included."""
+        variance = self._variance
+        relative = float(variance[wide, wide] - 2.0 * variance[plain, wide] + variance[plain, plain])
+        if self._run_state >= 0:
+            row = variance[self._run_state]
+            before = float(row[self._run_state])
+            difference = float(row[wide] - row[plain])
+            relative -= (before - self._run_variance) / (before * before) * difference * difference
+        return relative
+
     def expected(self) -> CostCurve:
         """Return the expected costs without the margin: for forecasts, not for decisions."""
+        self._finish_run()
         return self._curve_of(self._expected())
 
     def observe(self, width: int, seconds: float, base: int = 1) -> None:
@@ -174,42 +184,41 @@ class LiveCurve:
         self._since_plain = 0.0 if width <= base else self._since_plain + self.curve.costs[width]
         self._since_wide = self._since_wide + 1 if width <= base else 0
         state = self._state_of[width - 1]
-        innovation = math.log(seconds) - self._initial_of[width - 1] - float(self._offset[state])
-        if width == 1 and self._converged and abs(innovation) <= _OUTLIER * _SCATTER:
-            # most steps are plain; one update by the mean of several is equivalent and cheaper
-            self._outliers[0] = 0
-            self._pooled += 1
-            self._pool += innovation
-            if self._pooled == _BATCH:
-                self._update_by_pool()
-            return
-        if self._pooled:
-            before = float(self._offset[state])
-            self._update_by_pool()
-            innovation -= float(self._offset[state]) - before
-        self._update(state, innovation, self._noise(state, innovation), 1)
-
-    def _update_by_pool(self) -> None:
-        steps, innovation = self._pooled, self._pool / self._pooled
-        self._pooled, self._pool = 0, 0.0
-        self._update(0, innovation, _SCATTER**2 / steps, steps)
-
-    def _update(self, state: int, innovation: float, noise: float, steps: int) -> None:
-        """Kalman update of all states by an observation of one."""
-        row = self._variance[state]
-        gain = np.multiply(row, 1.0 / (float(row[state]) + noise), out=self._gain)
-        self._variance -= np.multiply(gain[:, None], row, out=self._reduction)
-        gain *= innovation
-        self._offset += gain
+        if state != self._run_state:
+            self._start_run(state)
+        innovation = math.log(seconds) - self._initial_of[width - 1] - self._run_offset
+        noise = self._noise(state, innovation)
+        variance = self._run_variance
+        gain = variance / (variance + noise)
+        self._run_variance = variance - gain * variance
+        self._run_offset += gain * innovation
         self._unit_known = True
-        self._steps += steps
+        self._steps += 1
         if self._steps >= _BATCH:
+            self._finish_run()
             self._variance += self._steps * _FORGET * (self._prior - self._variance)
             self._steps = 0
-            self._converged = float(self._variance[0, 0]) < _CONVERGED * _SCATTER**2
             self._publish()
-        elif abs(float(gain[state])) > _CHECKED_CHANGE:
+        elif abs(gain * innovation) > _CHECKED_CHANGE:
+            self._finish_run()
             self._publish()
+
+    def _start_run(self, state: int) -> None:
+        self._finish_run()
+        self._run_state = state
+        self._run_variance, self._run_offset = float(self._variance[state, state]), float(self._offset[state])
+
+    def _finish_run(self) -> None:
+        """Kalman update of all states by the observations of a run, which have updated only their own."""
+        state = self._run_state
+        if state < 0:
+            return
+        self._run_state = -1
+        row = self._variance[state]
+        before = float(row[state])
+        self._offset += row * ((self._run_offset - float(self._offset[state])) / before)
+        share = (before - self._run_variance) / (before * before)
+        self._variance -= np.multiply((share * row)[:, None], row, out=self._reduction)
 
     def _noise(self, state: int, innovation: float) -> float:
         """Variance of the observation; larger for outliers."""
@@ -218,7 +227,7 @@ class LiveCurve:
         if distance <= 1.0:
             self._outliers[kind] = 0
             return _SCATTER**2
-        if abs(innovation) <= _OUTLIER * math.sqrt(float(self._variance[state, state]) + _SCATTER**2):
+        if abs(innovation) <= _OUTLIER * math.sqrt(self._run_variance + _SCATTER**2):
             self._outliers[kind] = 0  # within the uncertainty of the state
         else:
             side = 1 if innovation > 0.0 else -1
@@ -226,12 +235,13 @@ class LiveCurve:
             self._outliers[kind] = before + side if before * side > 0 else side
             if abs(self._outliers[kind]) >= _OUTLIERS_OF_A_CHANGE:
                 self._outliers[kind] = 0
-                self._converged = False
+                self._finish_run()
                 # Reset to the prior, which bounds the variance however often this happens; in addition all
                 # widths may have changed alike, by as much as this one.
                 if self._variance.trace() < self._prior.trace():
                     self._variance = self._prior.copy()
                 self._variance += innovation**2
+                self._start_run(state)
                 return _SCATTER**2
         return (distance * _SCATTER) ** 2
 

@@ -11,7 +11,7 @@ they come from): "suffix" is the output of another session, "prompt" the session
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self
 
@@ -100,26 +100,34 @@ class Stats(_Counts):
 
     def layer(self, name: str) -> LayerCounts:
         """Return the counts of a layer, created when missing."""
-        return self.layers.setdefault(name, LayerCounts())
+        counts = self.layers.get(name)
+        if counts is None:
+            counts = self.layers[name] = LayerCounts()
+        return counts
+
+    def _counts_of(self, kind: str) -> HitCounts:
+        counts = self.evidence.get(kind)
+        if counts is None:
+            counts = self.evidence[kind] = HitCounts()
+        return counts
 
     def count_step(
-        self, sent: Verify, accepted: int, written: Iterable[int], path: Sequence[int] = ()
+        self, sent: Verify, accepted: int, origin: Sequence[int], path: Sequence[int] = ()
     ) -> None:
         """Add the counts of a target step.
 
         Args:
             sent: the verified draft.
             accepted: drafted tokens that the target agreed with, padding excluded.
-            written: DraftSource of each emitted token.
+            origin: DraftSource of each emitted token.
             path: indices of the accepted tokens; empty for the first ones.
         """
-        origin = list(written)
         sources = sent.sources[: len(sent.sources) - sent.padding]
         self.steps += 1
         self.tokens += len(origin)
         self.padding += sent.padding
         if not sources:  # fast path of plain steps
-            self.evidence.setdefault("target", HitCounts()).output_tokens += len(origin)
+            self._counts_of("target").output_tokens += len(origin)
             return
         own = sum(source != DraftSource.NONE for source in origin)
         path = path or range(accepted)
@@ -135,7 +143,7 @@ class Stats(_Counts):
         accepted_kinds = [kinds[i] for i in path]
         output = [EVIDENCE[s] for s in origin]
         for kind in dict.fromkeys([*kinds, *output]):
-            counts = self.evidence.setdefault(kind, HitCounts())
+            counts = self._counts_of(kind)
             counts.count(kinds.count(kind), accepted_kinds.count(kind), output.count(kind))
 
     @property

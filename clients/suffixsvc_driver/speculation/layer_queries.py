@@ -54,6 +54,7 @@ class LayerQueries:
         self, config: DriverConfig, specs: Sequence[LayerSpec], calibrator: Calibrator, stats: Stats
     ) -> None:
         self._config, self._calibrator, self._stats = config, calibrator, stats
+        self._by_gain = config.policy is Policy.EXPECTED_GAIN
         self.layers = [
             layer_state(spec, calibrator.layer_value(spec.name, spec.seconds_per_query))
             for spec in _query_order(specs, config.policy)
@@ -97,7 +98,8 @@ class LayerQueries:
             left: tokens that may still be emitted.
         """
         self.pending = None
-        self._smallest_match = min(self._config.min_match_tokens, max(1, k))
+        if not self._by_gain:
+            self._smallest_match = min(self._config.min_match_tokens, max(1, k))
         while self._next < len(self.layers):
             layer = self.layers[self._next]
             self._next += 1
@@ -130,7 +132,7 @@ class LayerQueries:
         counts.seconds += seconds
         self.cost += in_steps(seconds, curve)
         best_gain = self.draft.choice.gain
-        by_gain = self._config.policy is Policy.EXPECTED_GAIN
+        by_gain = self._by_gain
         if isinstance(event, LayerFailed):
             counts.failures += 1
             layer.measure(0, seconds)
@@ -165,7 +167,7 @@ class LayerQueries:
         probs = self._calibrator.calibrate_all(name, answer.raw_probs, depths)
         candidate = Candidate(name, answer.token_ids, answer.sources, probs, parents=answer.parents)
         draft = self.draft
-        if self._config.policy is Policy.EXPECTED_GAIN:
+        if self._by_gain:
             draft.consider(candidate, budget, layer.after, suggested=len(layer.suggested))
         elif draft.choice.length == 0 and drafted >= self._smallest_match:
             draft.take(candidate, drafted, budget)
