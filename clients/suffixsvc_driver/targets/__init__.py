@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from suffixsvc.types import TokenIds
 from suffixsvc_driver.drafts.events import StepResult, TokenLogprobs
@@ -20,8 +20,7 @@ StopRule = Callable[[Sequence[int]], bool]
 Shape = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """One batch that the target computed: ``token_ids`` at positions ``start``, ``start + 1``, ...
 
     Attributes:
@@ -121,8 +120,7 @@ class Target(TargetShape, Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class LaneStep:
+class LaneStep(NamedTuple):
     """Draft of one lane in a shared batch: the arguments of :meth:`Target.verify`."""
 
     lane: int

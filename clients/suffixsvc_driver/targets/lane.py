@@ -90,7 +90,8 @@ class Lane:
         """
         tokens = (*self._again, self._last, *drafted)
         start, logits_from = len(self.slot.tokens), len(self._again)
-        check_parents(parents, len(drafted))
+        if parents:
+            check_parents(parents, len(drafted))
         if is_chain(parents):  # no parents are a chain, too
             return Part(self.slot.index, start, tokens, logits_from)
         if leaf_count(parents) > self.max_branches:
@@ -184,10 +185,12 @@ class Lane:
                 an error of the stop rule.
         """
         stop, first = step.stop, offset + part.logits_from
-        parents = part.parents or range(-1, len(step.drafted) - 1)
-        # (row of the parent, token) -> row of the token
-        steps = zip(parents, step.drafted, strict=True)
-        child = {(parent + 1, token): row for row, (parent, token) in enumerate(steps, start=1)}
+        child: dict[tuple[int, int], int] = {}
+        if step.drafted:
+            parents = part.parents or range(-1, len(step.drafted) - 1)
+            # (row of the parent, token) -> row of the token
+            steps = zip(parents, step.drafted, strict=True)
+            child = {(parent + 1, token): row for row, (parent, token) in enumerate(steps, start=1)}
         emitted: list[int] = []
         wanted, logprobs = sampler.sampling.logprobs, list[TokenLogprobs]()
         accepted = row = 0

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -40,8 +39,7 @@ _Int32s: Final = ctypes.POINTER(ctypes.c_int32)
 State = ctypes.Array[ctypes.c_uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Part of one slot in a batch: ``tokens`` at positions ``start``.. of ``slot``, with logits from token
     ``logits_from`` on.
 
@@ -113,6 +111,8 @@ class LlamaContext(ClosedOnExit):
         #: capacity of one slot in tokens; unified memory has the cells of all slots together
         self.slot_size: int = per_slot if unified else self._lib.llama_n_ctx_seq(self._handle)
         self._row = ctypes.c_float * model.vocab_size
+        #: rows of logits by address; llama.cpp writes those of every batch into one buffer
+        self._rows: dict[int, FloatArray] = {}
         self._make_batch()
 
     def _make_batch(self) -> None:
@@ -166,8 +166,11 @@ class LlamaContext(ClosedOnExit):
         """
         n, start = len(part.tokens), part.start
         self._check_fits(n, n - part.logits_from, start + n)
-        self._tokens[:n] = part.tokens
-        np.add(self._count_up[:n], start, out=self._positions[:n])
+        if n == 1:  # numpy converts a tuple ten times slower than a number
+            self._tokens[0], self._positions[0] = part.tokens[0], start
+        else:
+            self._tokens[:n] = part.tokens
+            np.add(self._count_up[:n], start, out=self._positions[:n])
         if self._prepared != (part.slot, part.logits_from):  # setting pointers through ctypes is slow
             self._batch.n_seq_id = self._one_each
             self._batch.seq_id = self._seq_pointers[part.slot]
@@ -276,9 +279,15 @@ class LlamaContext(ClosedOnExit):
         """Return float32[n_vocab] of token ``index`` of the last batch; valid until the next decode."""
         self._check_open()
         row = self._lib.llama_get_logits_ith(self._handle, index)
-        # np.ctypeslib.as_array would build a type per call, ten times slower
-        buffer: Any = self._row.from_address(ctypes.addressof(row.contents))
-        return np.frombuffer(buffer, np.float32)
+        address = ctypes.addressof(row.contents)
+        found = self._rows.get(address)
+        if found is None:
+            if len(self._rows) >= self.settings.max_width:  # the buffer was allocated anew
+                self._rows.clear()
+            # np.ctypeslib.as_array would build a type per call, ten times slower
+            buffer: Any = self._row.from_address(address)
+            found = self._rows[address] = np.frombuffer(buffer, np.float32)
+        return found
 
     def cut(self, slot: int, keep: int) -> None:
         """Remove the slot's KV from position ``keep`` on.
