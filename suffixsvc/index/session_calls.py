@@ -19,7 +19,7 @@ from suffixsvc.types import TokenArray, Verified, VerifyCost
 from suffixsvc.values import as_cost_curve, as_int, as_tree, as_verified, not_tokens
 
 #: longest curve that is cached
-_CACHED_BYTES: Final = 1 << 12
+_CACHED: Final = 1 << 12
 #: positions are clamped to this: beyond every text, and an int64
 MAX_POSITION: Final = 1 << 62
 
@@ -41,8 +41,8 @@ def native_curve(cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
     """A verify cost in native form, for drafts of at most ``max_draft_tokens``. Raises InvalidCostError."""
     if isinstance(cost, float):
         return _known(cost, "", max_draft_tokens)
-    # by value: the array can be written to meanwhile
-    if type(cost) is np.ndarray and cost.dtype.kind == "f" and cost.ndim == 1 and cost.nbytes <= _CACHED_BYTES:
+    if type(cost) is np.ndarray and cost.ndim == 1 and cost.dtype.kind == "f" and cost.nbytes <= _CACHED:
+        # by value: the array can be written to meanwhile
         return _known(cost.tobytes(), cost.dtype.str, max_draft_tokens)
     return _converted(cost, max_draft_tokens)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from suffixsvc.types import DraftSource
@@ -75,7 +75,7 @@ def _step_to_dict(step: StepRecord) -> dict[str, Any]:
     decision = step.decision
     return {
         "position": step.start + 1,
-        "considered": [asdict(considered) for considered in decision.considered],
+        "considered": [considered._asdict() for considered in decision.considered],
         "rate": decision.rate,
         "layer": decision.layer or None,
         "continued_by": decision.continued_by or None,

@@ -28,6 +28,7 @@ machine: the covariance is then reset to the prior.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -154,7 +155,7 @@ class LiveCurve:
             return None
         # with seconds_per_step, by which query costs are converted: they apply in a trial, too
         widest = min(base + _TRIAL_WIDTH - 1, len(self._state_of))
-        return CostCurve.linear(_TRIAL_COST, widest, seconds_per_step=self.curve.seconds_per_step)
+        return _trial_curve(widest, self.curve.seconds_per_step)
 
     def _relative_variance(self, plain: int, wide: int) -> float:
         """Return the variance of the difference of two states, the current run included."""
@@ -267,6 +268,11 @@ class LiveCurve:
 
     def _curve_of(self, logarithms: _Floats) -> CostCurve:
         return CostCurve((0.0, 1.0, *np.exp(logarithms[1:]).tolist()), self.seconds_per_step)
+
+
+@lru_cache(maxsize=16)  # one is due in every step until a layer drafts
+def _trial_curve(widest: int, seconds_per_step: float) -> CostCurve:
+    return CostCurve.linear(_TRIAL_COST, widest, seconds_per_step=seconds_per_step)
 
 
 def _state_index(width: int) -> int:

@@ -105,7 +105,7 @@ def test_a_wrong_token_is_noticed(tiny_target: LlamaTarget) -> None:
     result = generate(tiny_target, prompt, max_tokens=10)
     step = result.steps[4]
     wrong = (step.emitted[0] + 1) % 256
-    steps = (*result.steps[:4], replace(step, emitted=(wrong,)), *result.steps[5:])
+    steps = (*result.steps[:4], step._replace(emitted=(wrong,)), *result.steps[5:])
     tokens = (*result.token_ids[:4], wrong, *result.token_ids[5:])
     report = check_exactness(tiny_target, replace(result, steps=steps, token_ids=tokens))
     assert not report.same_shapes_exact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +125,13 @@ def test_a_batch_is_observed_whichever_generation_fails(tiny: ParallelLlama, whe
     class Failing(Calibrator):
         calls = 0
 
-        def calibrate(self, layer: str, raw_probability: float, depth: int) -> float:
+        def calibrate_all(
+            self, layer: str, raw_probs: Iterable[float], depths: Iterable[int]
+        ) -> tuple[float, ...]:
             self.calls += 1
             if self.calls > 3:
                 raise ArithmeticError
-            return super().calibrate(layer, raw_probability, depth)
+            return super().calibrate_all(layer, raw_probs, depths)
 
     calls = 0
 

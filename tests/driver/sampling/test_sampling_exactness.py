@@ -256,7 +256,7 @@ def changed(result: Result, at: int, token: int) -> Result:
         if written <= at < written + len(step.emitted):
             inside = at - written
             emitted = (*step.emitted[:inside], token, *step.emitted[inside + 1 :])
-            steps[i] = replace(step, emitted=emitted)
+            steps[i] = step._replace(emitted=emitted)
         written += len(step.emitted)
     tokens = (*result.token_ids[:at], token, *result.token_ids[at + 1 :])
     return replace(result, steps=tuple(steps), token_ids=tokens)
