@@ -14,6 +14,8 @@ from suffixsvc_openai.app.choices_writer import ChoicesWriter
 from suffixsvc_openai.app.message_choice import MessageChoice
 from suffixsvc_openai.app.responding import respond
 from suffixsvc_openai.app.service import Service
+from suffixsvc_openai.chat.history import check_calls
+from suffixsvc_openai.chat.turn import ChatTurn
 from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.protocol.chat_request import ChatRequest
 from suffixsvc_openai.protocol.envelope import Envelope
@@ -26,7 +28,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
     body = await service.read(request, ChatRequest)
     service.require_model(body.model)
     body.check()
-    turn = await asyncio.to_thread(body.turn)  # a conversation may be long
+    turn = await asyncio.to_thread(_turn, body)  # a conversation may be long
     system = texts_of((each.role, each.content) for each in body.messages)
     speaker = Speaker(system, tuple(tool["function"]["name"] for tool in turn.tools))
     caller = caller_of(principal, request.headers, body, speaker)
@@ -55,3 +57,17 @@ def _predicted(service: Service, body: ChatRequest) -> tuple[int, ...]:
     if len(tokens) > room:
         raise invalid("prediction.content", f"have at most {room} tokens", got=len(tokens))
     return tuple(tokens)
+
+
+def _turn(body: ChatRequest) -> ChatTurn:
+    """Return the turn that is asked for. Raises ApiError, MessageError, ToolError."""
+    messages = [message.model_dump(exclude_none=True) for message in body.messages]
+    check_calls(messages)
+    return ChatTurn.of(
+        messages,
+        tools=body.tools,
+        tool_choice=body.tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=body.response_format,
+        variables=body.chat_template_kwargs,
+    )

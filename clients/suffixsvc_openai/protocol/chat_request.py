@@ -6,8 +6,6 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from suffixsvc_openai.chat.history import check_calls
-from suffixsvc_openai.chat.turn import ChatTurn
 from suffixsvc_openai.protocol.errors import invalid, unsupported
 from suffixsvc_openai.protocol.generation_request import Body, GenerationRequest
 
@@ -88,23 +86,6 @@ class ChatRequest(GenerationRequest):
         for at, message in enumerate(self.messages):
             if message.content is None and not (message.role == "assistant" and message.tool_calls):
                 raise invalid(f"messages[{at}].content", "be a text, or parts of type text", got=None)
-
-    def turn(self) -> ChatTurn:
-        """Return the turn that is asked for.
-
-        Raises:
-            ApiError, MessageError, ToolError: messages, tools or the format are invalid.
-        """
-        messages = [message.model_dump(exclude_none=True) for message in self.messages]
-        check_calls(messages)
-        return ChatTurn.of(
-            messages,
-            tools=self.tools,
-            tool_choice=self.tool_choice,
-            parallel_tool_calls=self.parallel_tool_calls,
-            response_format=self.response_format,
-            variables=self.chat_template_kwargs,
-        )
 
     @property
     def top_count(self) -> int | None:
