@@ -252,7 +252,7 @@ def test_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert row["generation_tokens_per_second"] > 0
         assert all(answer["tokens"] == 24 for answer in found["answers"]["chat"][row["subject"]])
     drafted = {row["subject"]: row["drafted"] for row in found["rows"]}
-    assert drafted["suffixsvc"] > drafted["suffixsvc, no drafts"] == 0
+    assert drafted["suffixsvc, no drafts"] == drafted["driver"] == 0  # of the others, time decides
     assert found["best"] == []
     assert list(found["clients"]) == names[1:3]
     assert [len(groups) for groups in found["client_groups"].values()] == [1, 1]
