@@ -247,7 +247,7 @@ def test_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["driver", "suffixsvc, no drafts", "suffixsvc", "suffixsvc, draft model"]
     assert [row["subject"] for row in found["rows"]] == names
     for row in found["rows"]:
-        assert row["agreement"] == {"same": 3, "near_ties": 0, "different": []}
+        assert row["agreement"] == {"same": 3, "flips": 0, "different": []}
         assert row["whole"]["pairs"] == 3
         assert row["generation_tokens_per_second"] > 0
         assert all(answer["tokens"] == 24 for answer in found["answers"]["chat"][row["subject"]])

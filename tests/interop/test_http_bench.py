@@ -27,7 +27,7 @@ def test_a_run_beside_llama_server(tools: Tools, tmp_path: Path) -> None:
     assert [row["subject"] for row in found["rows"]] == ["driver", *servers]
     for row in found["rows"]:
         assert row["agreement"]["different"] == []
-        assert row["agreement"]["same"] + row["agreement"]["near_ties"] == 2
+        assert row["agreement"]["same"] + row["agreement"]["flips"] == 2
         assert row["whole"]["pairs"] == row["generation"]["pairs"] == 2
     assert [row["workload"] for row in found["best"]] == ["chat"]
     assert sorted(found["clients"]) == sorted(servers[:3])

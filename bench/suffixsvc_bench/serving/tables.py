@@ -44,7 +44,7 @@ def one_client_grid(measured: Mapping[str, Any]) -> Grid:
             "generation tokens/s",
             "acceptance",
             "prompt cached",
-            "same / near ties / different",
+            "same / flips / different",
         )
     )
     for row in measured["rows"]:
@@ -59,7 +59,7 @@ def one_client_grid(measured: Mapping[str, Any]) -> Grid:
                 f"{row['generation_tokens_per_second']:.1f}",
                 f"{row['accepted']:,} / {row['drafted']:,}" if row["drafted"] else "",
                 f"{row['cached']:.0%}",
-                f"{agreement['same']} / {agreement['near_ties']} / {len(agreement['different'])}",
+                f"{agreement['same']} / {agreement['flips']} / {len(agreement['different'])}",
             ]
         )
     return grid

@@ -33,14 +33,14 @@ class Verdict(enum.StrEnum):
 
 @dataclass(slots=True)
 class Agreement:
-    """Answers of one subject by outcome.
+    """Answers of one subject by outcome: the same text, flipped by a near-tie, different.
 
     Attributes:
         different: keys of the jobs whose answers differ beyond a near-tie.
     """
 
     same: int = 0
-    near_ties: int = 0
+    flips: int = 0
     different: list[str] = field(default_factory=list)
 
 
@@ -54,7 +54,7 @@ def agreement(
         if verdict is Verdict.SAME:
             found.same += 1
         elif verdict is Verdict.NEAR_TIE:
-            found.near_ties += 1
+            found.flips += 1
         else:
             found.different.append(job.key)
     return found
