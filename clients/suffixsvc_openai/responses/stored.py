@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -144,15 +144,14 @@ class ResponseStore:
                 shelf.responses.move_to_end(stored.id)
         return found
 
-    def item(self, principal: str, item_id: str) -> dict[str, Any] | None:
-        """Return an item of a stored response or of its input; None if there is none."""
+    def items(self, principal: str, item_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return items of stored responses and of their input by id, without those that are not stored."""
+        wanted = set(item_ids)
         with self._lock:
             shelf = self._shelf(principal)
-            owner = shelf.owners.get(item_id)
-            if owner is None:
-                return None
-            stored = self._used(shelf, owner)
-        return next(item for item in stored.items if item["id"] == item_id)
+            owners = {shelf.owners[item_id] for item_id in wanted if item_id in shelf.owners}
+            responses = [self._used(shelf, owner) for owner in owners]
+        return {item["id"]: item for stored in responses for item in stored.items if item["id"] in wanted}
 
     def delete(self, principal: str, response_id: str) -> None:
         """Delete a response. Raises MissingResponseError."""

@@ -131,6 +131,10 @@ def test_errors_of_openai_have_its_codes(http: httpx.Client) -> None:
     error = error_of(http.post("/v1/responses", json={**BODY, "input": reference}), 404)
     assert (error["param"], error["code"]) == ("input", None)
     assert error["message"].startswith("Item with id 'msg_x' not found.")
+    first = http.post("/v1/responses", json=BODY).json()
+    reference = [{"type": "item_reference", "id": first["output"][0]["id"]}] * 2
+    error = error_of(http.post("/v1/responses", json={**BODY, "input": reference}))
+    assert error["message"].startswith("Duplicate item found with id 'msg_")
     orphan = [{"type": "function_call_output", "call_id": "c1", "output": "x"}]
     error = error_of(http.post("/v1/responses", json={**BODY, "input": orphan}))
     assert error["message"] == "No tool call found for function call output with call_id c1."

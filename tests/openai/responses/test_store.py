@@ -37,17 +37,16 @@ def test_a_response_and_its_items_are_found() -> None:
     found = store.get("p", "resp_a")
     assert [item["id"] for item in found.items] == ["in_a", "msg_a"]
     assert found.body["output"][0]["content"] == "\ud800 \u00e9"
-    item = store.item("p", "in_a")
-    assert item is not None
-    assert item["role"] == "user"
-    assert store.item("p", "msg_b") is None
+    items = store.items("p", ["in_a", "msg_b"])
+    assert list(items) == ["in_a"]
+    assert items["in_a"]["role"] == "user"
 
 
 def test_principals_do_not_see_each_other() -> None:
     store = ResponseStore()
     store.add("p", stored("a"))
     assert not has(store, "a", "q")
-    assert store.item("q", "msg_a") is None
+    assert not store.items("q", ["msg_a"])
     with pytest.raises(MissingResponseError):
         store.history("q", "resp_a")
     with pytest.raises(MissingResponseError):
@@ -76,11 +75,11 @@ def test_the_least_recently_used_are_dropped() -> None:
     for name in "abc":
         store.add("p", stored(name))
     store.get("p", "resp_a")
-    store.item("p", "msg_b")
+    store.items("p", ["msg_b"])
     store.add("p", stored("d"))
     assert store.size("p") == 3 * one
     assert [name for name in "abcd" if has(store, name)] == ["a", "b", "d"]
-    assert store.item("p", "msg_c") is None
+    assert not store.items("p", ["msg_c"])
     store.add("q", stored("e"))  # a limit for each
     assert has(store, "a")
 
@@ -109,6 +108,6 @@ def test_deleting_frees_the_bytes() -> None:
     store.add("p", stored("a"))
     store.delete("p", "resp_a")
     assert store.size("p") == 0
-    assert store.item("p", "msg_a") is None
+    assert not store.items("p", ["msg_a"])
     with pytest.raises(MissingResponseError):
         store.delete("p", "resp_a")

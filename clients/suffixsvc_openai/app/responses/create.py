@@ -64,7 +64,7 @@ async def create_response(service: Service, request: Request) -> Response:
 
 
 def _conversation(body: ResponsesRequest, store: ResponseStore, principal: str) -> _Conversation:
-    inputs = [_resolved(item, store, principal) for item in checked_items(body.input)]
+    inputs = _resolved(checked_items(body.input), store, principal)
     before = _history(body.previous_response_id, store, principal)
     messages = messages_of([*before, *inputs], body.instructions)
     turn = _in_own_terms(lambda: ChatTurn.of(messages, **body.chat_fields))
@@ -88,20 +88,31 @@ def _history(response_id: str | None, store: ResponseStore, principal: str) -> l
     return [item for stored in found for item in stored.items]
 
 
-def _resolved(item: dict[str, Any], store: ResponseStore, principal: str) -> dict[str, Any]:
-    """Return the item that a reference names."""
-    if item["type"] != "item_reference":
-        return item
-    found = store.item(principal, item["id"])
-    if found is None:
-        raise ApiError(
-            HTTPStatus.NOT_FOUND,
-            f"Item with id '{item['id'][:100]}' not found.",
-            param="input",
-            remedy="Items are kept in memory, of the most recently used responses whose store is true: "
-            "send the item itself.",
-        )
-    return found
+def _resolved(items: list[dict[str, Any]], store: ResponseStore, principal: str) -> list[dict[str, Any]]:
+    """Return the items, with those that references name."""
+    names = [item["id"] for item in items if item["type"] == "item_reference"]
+    if not names:
+        return items
+    found = store.items(principal, names)
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:  # a prompt has no more text than what is stored
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                f"Duplicate item found with id '{name[:100]}'.",
+                param="input",
+                remedy="Refer to an item once.",
+            )
+        seen.add(name)
+        if name not in found:
+            raise ApiError(
+                HTTPStatus.NOT_FOUND,
+                f"Item with id '{name[:100]}' not found.",
+                param="input",
+                remedy="Items are kept in memory, of the most recently used responses whose store is true: "
+                "send the item itself.",
+            )
+    return [found[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
 
 def _in_own_terms(make: Callable[[], T]) -> T:
