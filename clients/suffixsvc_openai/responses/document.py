@@ -110,7 +110,7 @@ def _settings(asked: ResponsesRequest) -> dict[str, Any]:
         "tools": [{name: tool.get(name) for name in _TOOL_FIELDS} for tool in asked.tools or ()],
         "top_logprobs": 0,
         "top_p": _or(asked.top_p, 1.0),
-        "truncation": "disabled",
+        "truncation": asked.truncation or "disabled",
         "user": asked.user,
     }
 

@@ -91,8 +91,6 @@ class ResponsesRequest(GenerationRequest):
         for name in ("background", "conversation", "context_management", "moderation", "prompt"):
             if getattr(self, name):
                 raise unsupported(name)
-        if self.truncation == "auto":
-            raise unsupported("truncation", 'Send "disabled", and shorten the input.')
         for i, name in enumerate(self.include or ()):
             if name not in _INCLUDABLE:
                 raise invalid(f"include[{i}]", f"be one of {', '.join(_INCLUDABLE)}", got=repr(name)[:80])

@@ -49,7 +49,7 @@ def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
         ("metadata.a", {"metadata": {"a": 1}}),
         ("previous_response_id", {"previous_response_id": 5}),
         ("truncation", {"truncation": "all"}),
-        ("truncation", {"truncation": "auto"}),
+        ("input", {"input": "a" * 3000, "truncation": "auto"}),
         ("reasoning.effort", {"reasoning": {"effort": "huge"}}),
         ("include[0]", {"include": ["wishes"]}),
         ("background", {"background": True}),

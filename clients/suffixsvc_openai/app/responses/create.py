@@ -16,9 +16,11 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc_openai.app.callers import Speaker, caller_of, texts_of
 from suffixsvc_openai.app.choices import Answer
 from suffixsvc_openai.app.responding import respond
+from suffixsvc_openai.app.responses.truncation import truncated_prompt
 from suffixsvc_openai.app.responses.writer import ResponseWriter
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.chat.turn import ChatTurn
+from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.protocol.errors import ApiError
 from suffixsvc_openai.responses.document import Document
 from suffixsvc_openai.responses.items import checked_items, messages_of
@@ -53,7 +55,13 @@ async def create_response(service: Service, request: Request) -> Response:
     system = texts_of((each["role"], each["content"]) for each in turn.messages)
     speaker = Speaker(system, tuple(tool["function"]["name"] for tool in turn.tools))
     caller = caller_of(principal, request.headers, body, speaker)
-    prompts = partial(_in_own_terms, lambda: [chat.prompt(turn)])
+
+    def prompt() -> Prompt:
+        if body.truncation != "auto":
+            return chat.prompt(turn)
+        return truncated_prompt(chat.prompt, turn, service.engine.context_size, body.max_output_tokens)
+
+    prompts = partial(_in_own_terms, lambda: [prompt()])
     call = await service.start(
         request, body, caller, prompts, limit=body.max_output_tokens, param="input", compiles=turn.binds
     )
