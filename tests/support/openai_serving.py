@@ -77,13 +77,14 @@ def idle(server: OpenAIServer) -> None:
     assert server.service.engine.load == (0, 0)
 
 
-def send(server: OpenAIServer, body: dict[str, Any]) -> socket.socket:
+def send(server: OpenAIServer, body: dict[str, Any], headers: dict[str, str] | None = None) -> socket.socket:
     """Send a request and leave the answer unread."""
     host, _, port = server.address.rpartition(":")
     found = socket.create_connection((host, int(port)))
     data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: {server.address}\r\nContent-Length: {len(data)}\r\n\r\n"
-    found.sendall(head.encode() + data)
+    fields = {"Host": server.address, "Content-Length": str(len(data)), **(headers or {})}
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    found.sendall(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n".encode() + data)
     return found
 
 

@@ -20,6 +20,8 @@ from suffixsvc_openai.protocol.generation_request import GenerationRequest
 
 NAMESPACE_HEADER: Final = "x-suffixsvc-namespace"
 AGENT_HEADER: Final = "x-suffixsvc-agent"
+#: number of times that OpenAI's clients have sent a request before
+RETRY_HEADER: Final = "x-stainless-retry-count"
 #: bytes of a name; the principal and the model take the rest of a path
 MAX_NAME_BYTES: Final = 100
 
@@ -71,6 +73,7 @@ def caller_of(
         labels,
         store=not own.no_store,
         speculate=own.speculation,
+        repeated=headers.get(RETRY_HEADER, "0").strip() not in ("", "0"),
     )
 
 

@@ -22,6 +22,7 @@ from suffixsvc_driver.decode.scheduler import Ticket
 from suffixsvc_driver.drafts.events import TokenLogprobs
 from suffixsvc_driver.drafts.tree import follow
 from suffixsvc_driver.layers import Layer
+from suffixsvc_openai.engine.attempts import Attempts
 from suffixsvc_openai.engine.memory import MemorySession
 from suffixsvc_openai.engine.observer import Progress
 from suffixsvc_openai.engine.plans import Plan
@@ -83,6 +84,7 @@ class Job:
     number: int = 0
     progress: Progress = field(default_factory=Progress)
     session: MemorySession | None = None
+    attempts: Attempts = field(default_factory=Attempts)
     layers: list[Layer] = field(default_factory=list)
     ticket: Ticket | None = None
 

@@ -38,6 +38,7 @@ from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
+from suffixsvc_openai.engine.attempts import RecentRequests
 from suffixsvc_openai.engine.call import Call, Ended, Job
 from suffixsvc_openai.engine.drafting import Drafting, DraftingSettings, close_layers, predicted_tokens
 from suffixsvc_openai.engine.memory import Stored, open_memory
@@ -112,6 +113,7 @@ class Engine(ClosedOnExit):
         self._on_end, self._observer = on_end, observer or Observer()
         self._numbers = itertools.count(1)
         self._unfinished: set[Job] = set()
+        self._requests = RecentRequests()
         with ExitStack() as opened:
             model = LlamaModel(settings.model, experts_used=settings.experts_used, offload=settings.offload)
             self.model = opened.enter_context(model)
@@ -229,7 +231,10 @@ class Engine(ClosedOnExit):
 
     def _submit(self, call: Call, job: Job) -> None:
         plan = job.plan
+        namespace = self._memory.path_of(plan.caller, plan.caller.name)
         job.session = self._memory.open(plan.caller, plan.prompt_ids)
+        repeated = plan.caller.repeated
+        job.attempts = self._requests.attempts(namespace, plan.prompt_ids, job.index, repeated=repeated)
         try:
             job.layers = self.drafting.layers(plan, job.session)
         except BaseException:
@@ -249,7 +254,6 @@ class Engine(ClosedOnExit):
         )
         with call.lock:
             if not call.cancelled:
-                namespace = self._memory.path_of(plan.caller, plan.caller.name)
                 job.number = next(self._numbers)
                 self._observer.begun(job.number, plan, job.progress)
                 try:
@@ -281,13 +285,16 @@ class Engine(ClosedOnExit):
         try:
             close_layers(job.layers)
             result = outcome if isinstance(outcome, Result) else None
+            caller = job.plan.caller
             if job.session is not None:
                 self._memory.end(
                     job.session,
                     () if result is None else result.token_ids,
                     len(job.plan.prompt_ids),
-                    store=result is not None and job.plan.caller.store,
+                    store=result is not None and caller.store,
                     incomplete=result is not None and result.finish is FinishReason.CANCELLED,
+                    attempts=job.attempts,
+                    path=self._memory.path_of(caller, caller.name),
                 )
             self._on_end(job.plan, outcome)
         except Exception:

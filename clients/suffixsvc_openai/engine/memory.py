@@ -7,6 +7,7 @@ their agents wrote, and outputs of one model never draft for another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -14,9 +15,10 @@ from typing import Any, Final, Protocol
 import structlog
 
 from suffixsvc.config import MAX_LABEL_CHARACTERS
-from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceError
+from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceError, UnknownOutputError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import Backend, BackendSession, OutputId
+from suffixsvc_openai.engine.attempts import Attempts
 from suffixsvc_openai.engine.plans import Caller
 
 _log = structlog.get_logger(__name__)
@@ -89,7 +91,15 @@ class Memory(ClosedOnExit):
         return opened
 
     def end(
-        self, session: MemorySession, token_ids: Sequence[int], prompt: int, *, store: bool, incomplete: bool
+        self,
+        session: MemorySession,
+        token_ids: Sequence[int],
+        prompt: int,
+        *,
+        store: bool,
+        incomplete: bool,
+        attempts: Attempts | None = None,
+        path: str = "",
     ) -> None:
         """Close a session; failures are logged, because the answer is complete.
 
@@ -99,18 +109,33 @@ class Memory(ClosedOnExit):
             prompt: tokens of the prompt.
             store: store the output, otherwise discard it.
             incomplete: the model had not finished.
+            attempts: at this answer, of which one output is stored; None: it is the only one.
+            path: its namespace.
         """
+        store = store and len(token_ids) > 0
+        store = store and (attempts is None or attempts.better(len(token_ids), complete=not incomplete))
         try:
             missing = token_ids[session.length - prompt :] if store else ()
             if missing:
                 session.step(missing, max_draft_tokens=0, at=session.length)
-            session.close(commit=store and bool(token_ids), incomplete=incomplete)
+            output = session.close(commit=store, incomplete=incomplete)
+            if attempts is not None and output is not None:
+                earlier, attempts.output = attempts.output, output
+                attempts.complete, attempts.tokens = not incomplete, len(token_ids)
+                self._forget(path, earlier)
         except SuffixError as error:
             _log.warning("the output of a call is not stored", reason=str(error))
             try:
                 session.close(commit=False)
             except SuffixError as second:
                 _log.warning("a session cannot be closed", reason=str(second))
+
+    def _forget(self, path: str, output: OutputId | None) -> None:
+        """Delete an output, if it still exists."""
+        if output is not None:
+            namespace: Any = self._backend.namespace(path)  # both backends' can forget
+            with suppress(UnknownOutputError, UnknownNamespaceError):
+                namespace.forget(output)
 
     def stored(self, principal: str) -> list[Stored]:
         """Return the namespaces of a principal that have outputs, the largest first; at most

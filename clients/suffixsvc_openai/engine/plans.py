@@ -25,6 +25,7 @@ class Caller:
         labels: stored with the output.
         store: store the output.
         speculate: draft.
+        repeated: the client has sent this request before.
     """
 
     principal: str = "local"
@@ -33,6 +34,7 @@ class Caller:
     labels: Mapping[str, str] = field(default_factory=dict)
     store: bool = True
     speculate: bool = True
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
