@@ -113,7 +113,9 @@ def test_the_seed_decides_a_sampled_text(client: openai.OpenAI) -> None:
     assert two[0].text != two[1].text
 
 
-@pytest.mark.parametrize("field", [{"top_p": 0.5}, {"frequency_penalty": 0.1}, {"presence_penalty": -0.1}])
+@pytest.mark.parametrize(
+    "field", [{"top_p": 0.5}, {"top_p": 0}, {"frequency_penalty": 0.1}, {"presence_penalty": -0.1}]
+)
 def test_other_settings_are_accepted(client: openai.OpenAI, field: Any) -> None:
     assert complete(client, **field).choices[0].text == cycle_text("b", 20)
 

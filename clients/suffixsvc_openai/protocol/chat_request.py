@@ -73,6 +73,7 @@ class ChatRequest(GenerationRequest):
 
     def check(self) -> None:
         """Refuse what is not supported, and messages without content. Raises ApiError."""
+        self.check_stream()
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("logprobs", "be true with top_logprobs", got=self.logprobs)
         for name in ("functions", "function_call"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from suffixsvc_openai.protocol.errors import invalid
 from suffixsvc_openai.protocol.generation_request import MAX_CHOICES, GenerationRequest
@@ -15,10 +15,17 @@ COMPLETION_TOKENS: Final = 16
 MAX_LOGPROBS: Final = 5
 
 
+def _prompt(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return validate(value)
+    except ValidationError:  # one error for each form
+        raise ValueError("be a text, its tokens, or a list of either") from None
+
+
 class CompletionRequest(GenerationRequest):
     """``POST /v1/completions``. ``prompt`` is a text, its tokens, or a list of either."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Annotated[str | list[str] | list[int] | list[list[int]], WrapValidator(_prompt)]
     max_tokens: int | None = Field(None, ge=0)
     echo: bool | None = None
     best_of: int | None = None
@@ -27,6 +34,7 @@ class CompletionRequest(GenerationRequest):
 
     def check(self) -> None:
         """Refuse what is not supported. Raises ApiError."""
+        self.check_stream()
         if self.suffix and self.echo and self.logprobs is not None:
             raise invalid("logprobs", "be null with suffix and echo", got=self.logprobs)
         if self.best_of is not None and self.best_of != (self.n or 1):

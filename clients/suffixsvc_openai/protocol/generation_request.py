@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from suffixsvc_driver.sampling.settings import Sampling
+from suffixsvc_openai.protocol.errors import invalid
 
 #: OpenAI's limit
 MAX_STOPS: Final = 4
@@ -18,6 +19,8 @@ MAX_STOP_CHARACTERS: Final = 1000
 #: choices of one request, over all its prompts
 MAX_CHOICES: Final = 64
 MAX_METADATA: Final = 16
+#: stands for a top_p of 0: both keep the most probable token
+_LEAST: Final = 1e-9
 MAX_BIASES: Final = 1024
 
 
@@ -79,7 +82,7 @@ class GenerationRequest(Body):
     stop: Annotated[list[str] | None, BeforeValidator(_as_list), AfterValidator(_stops)] = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
@@ -100,6 +103,11 @@ class GenerationRequest(Body):
         """Whether a stream ends with a chunk of usage and metrics."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    def check_stream(self) -> None:
+        """Refuse options of a stream without one, as OpenAI's API does. Raises ApiError."""
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options", "be null unless stream is true")
+
     @property
     def top_count(self) -> int | None:
         """Number of most probable tokens to report with each token's log probability; None: report none."""
@@ -115,7 +123,7 @@ class GenerationRequest(Body):
         return Sampling(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_k=max(0, self.top_k or 0),
-            top_p=1.0 if self.top_p is None else self.top_p,
+            top_p=1.0 if self.top_p is None else max(self.top_p, _LEAST),
             min_p=self.min_p or 0.0,
             seed=seed,
             repeat_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
