@@ -106,6 +106,7 @@ class Shown:
     _complete: bool = field(default=False, init=False)  # everything is in pieces
     _stream: DetokenizeStream | None = field(default=None, init=False)
     _tokens: int = field(default=0, init=False)  # of the progress that are in pieces
+    _cut: int = field(default=0, init=False)  # tokens before the progress that are not in pieces
     _steps: int = field(default=0, init=False)  # of the progress that are in numbers
 
     @property
@@ -127,13 +128,19 @@ class Shown:
         """Read the new tokens and steps."""
         if self._complete:
             return
+        if self._cut:
+            self._forget_text(self._cut)
+            self._cut = 0
         progress = self.progress
         steps = progress.steps[self._steps : self._steps + _STEPS_AT_ONCE]
         self._steps += len(steps)
         self.numbers.add_steps(steps)
         if self.asked.has_text:
             count = len(progress.sources)  # the last one to be appended
-            self._skip(count - self._tokens - KEPT_TOKENS)
+            beyond = count - self._tokens - KEPT_TOKENS
+            if beyond > 0:  # later tokens would replace them at once
+                self._tokens += beyond
+                self._forget_text(beyond)
             tokens = progress.token_ids[self._tokens : count]
             sources = progress.sources[self._tokens : count]
             self._tokens = count
@@ -141,13 +148,11 @@ class Shown:
         if self.end is not None:
             self._complete_text(vocabulary)
 
-    def _skip(self, count: int) -> None:
-        """Leave out tokens, which later ones would replace at once."""
-        if count > 0:
-            self._tokens += count
-            self.read += count
-            self.pieces.clear()
-            self._stream = None
+    def _forget_text(self, count: int) -> None:
+        """Forget the text so far, and the next ``count`` tokens."""
+        self.read += count
+        self.pieces.clear()
+        self._stream = None
 
     def _read(self, tokens: array[int], sources: bytearray, vocabulary: Vocabulary) -> None:
         stream = self._opened(vocabulary)
@@ -175,9 +180,10 @@ class Shown:
         """Record the end, and keep what has not been read of the last tokens."""
         rest = Progress()
         if self.asked.has_text:
-            self._skip(len(self.progress.sources) - self._tokens - KEPT_TOKENS)
-            rest.token_ids.extend(self.progress.token_ids[self._tokens :])
-            rest.sources.extend(self.progress.sources[self._tokens :])
+            # the pieces are left to refresh: a viewer may be reading them
+            self._cut = max(0, len(self.progress.sources) - self._tokens - KEPT_TOKENS)
+            rest.token_ids.extend(self.progress.token_ids[self._tokens + self._cut :])
+            rest.sources.extend(self.progress.sources[self._tokens + self._cut :])
         self.end, self.end_number = _end_of(outcome, len(self.progress.sources)), end_number
         self.progress, self._tokens, self._steps = rest, 0, 0
         self.numbers = Numbers()

@@ -185,3 +185,16 @@ def test_principals_see_their_own_requests_and_the_numbers_of_all(cycle: Path, t
     for hidden in ("secret", "spy", "hgfe", "alice", cycle_text("a", 10)):
         assert hidden not in repr(bob.messages)
     assert alice.numbers["tokens"] == bob.numbers["tokens"] == 46
+
+
+def test_a_long_text_that_no_viewer_saw_is_cut_at_its_beginning(cycle: Path) -> None:
+    tokens = KEPT_TOKENS + 100
+    with running(settings_of(cycle, context=1 << 13)) as server:
+        with client_of(server) as client:
+            complete(client, max_tokens=tokens)
+        eventually(lambda: server.service.feed.numbers()[1] == 1, "it has ended")
+        with watching(server) as viewer:
+            viewer.until(lambda reader: reader.ended(1))
+    [answer] = viewer.answers.values()
+    assert text_of(answer) == cycle_text("b", tokens)[-KEPT_TOKENS:]
+    assert answer["skipped"] == 100
