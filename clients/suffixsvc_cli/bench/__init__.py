@@ -5,6 +5,7 @@ from __future__ import annotations
 from suffixsvc_cli.base.groups import verb_group
 from suffixsvc_cli.bench.build import bench_build
 from suffixsvc_cli.bench.decode import bench_decode
+from suffixsvc_cli.bench.driver import bench_driver
 from suffixsvc_cli.bench.http import bench_http
 from suffixsvc_cli.bench.index import bench_index
 from suffixsvc_cli.bench.preload import bench_preload
@@ -28,6 +29,7 @@ app = verb_group(
     bench_build,
     rpc,
     bench_decode,
+    bench_driver,
     bench_http,
     bench_publish,
 )

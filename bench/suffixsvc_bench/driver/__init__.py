@@ -1,0 +1,1 @@
+"""The driver's own time per step."""
