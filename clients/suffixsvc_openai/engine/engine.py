@@ -21,8 +21,6 @@ from typing import Final
 import structlog
 
 from suffixsvc.runtime.closing import ClosedOnExit
-from suffixsvc_driver.cost.curve import CostCurve
-from suffixsvc_driver.cost.live_curve import GUESSED, LiveCurve
 from suffixsvc_driver.decode.chat_session import prompt_tokens
 from suffixsvc_driver.decode.detokenize_stream import StopStrings
 from suffixsvc_driver.decode.generation import Request, Result
@@ -31,6 +29,7 @@ from suffixsvc_driver.decode.running_batch import RunningBatch
 from suffixsvc_driver.decode.scheduler import Load, Scheduler
 from suffixsvc_driver.drafts.events import FinishReason
 from suffixsvc_driver.policy.calibration import Calibrator
+from suffixsvc_driver.profile.start_curve import start_curve
 from suffixsvc_driver.sampling.structured import Structured
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.llama.context_settings import ContextSettings
@@ -97,6 +96,7 @@ class Engine(ClosedOnExit):
         lanes, queue_size: largest numbers of answers on lanes and in the queue.
         texts: bytes of every token.
         drafting: makes the layers.
+        curve: cost of the model's steps, as learned so far.
 
     Raises:
         ModelError: the model cannot be loaded.
@@ -117,6 +117,7 @@ class Engine(ClosedOnExit):
         with ExitStack() as opened:
             model = LlamaModel(settings.model, experts_used=settings.experts_used, offload=settings.offload)
             self.model = opened.enter_context(model)
+            self.curve = start_curve(self.model, settings.context)
             self._target = target = opened.enter_context(ParallelLlama(self.model, settings.context))
             self.texts = self.model.vocabulary.texts
             self.context_size, self.lanes, self.queue_size = (
@@ -129,14 +130,13 @@ class Engine(ClosedOnExit):
             self._memory = opened.enter_context(
                 open_memory(settings.data, settings.service, self.model.digest, tokenizer)
             )
-            curve = LiveCurve(CostCurve.guessed(target.max_width), GUESSED)
-            self.drafting = opened.enter_context(Drafting(settings.drafting, target, curve))
+            self.drafting = opened.enter_context(Drafting(settings.drafting, target, self.curve))
             # closed in reverse: answers end, then their sessions, then what these use
             self._closer = ThreadPoolExecutor(1, "suffixsvc-sessions")
             opened.callback(self._closer.shutdown)
             self._starters = ThreadPoolExecutor(_STARTERS, "suffixsvc-calls")
             batch = RunningBatch(
-                target, settings.driver, curve, Calibrator(), time.perf_counter, self._observer.batch
+                target, settings.driver, self.curve, Calibrator(), time.perf_counter, self._observer.batch
             )
             self._scheduler = opened.enter_context(Scheduler(batch, settings.queue_size))
             opened.callback(self._starters.shutdown)
