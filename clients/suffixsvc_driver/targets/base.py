@@ -81,8 +81,7 @@ class TargetBase(ClosedOnExit):
         for slot in self._cache.slots[:lanes]:
             first = kept + slot.index * branches
             leaves = Branches(context, range(first, first + branches))
-            eog_ids, alone = self.model.eog_ids, lanes == 1
-            self._lanes.append(Lane(context, self.rollback, eog_ids, slot, leaves, in_order=alone))
+            self._lanes.append(Lane(context, self.rollback, self.model.eog_ids, slot, leaves))
         self.vocab_size, self.eog_ids = self.model.vocab_size, self.model.eog_ids
         self.context_size, self.max_width = context.slot_size, settings.max_width
         self.max_branches, self.replays = self._lanes[0].max_branches, self.rollback.replays

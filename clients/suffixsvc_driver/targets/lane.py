@@ -38,8 +38,6 @@ class Lane:
 
     Args:
         branches: sequences for the leaves of its trees.
-        in_order: keep the text's cells contiguous, as above. This is impossible if other lanes write into
-            the same memory; accepted paths then stay in their cells.
     """
 
     def __init__(
@@ -49,11 +47,9 @@ class Lane:
         eog_ids: frozenset[int],
         slot: Slot,
         branches: Branches,
-        *,
-        in_order: bool = True,
     ) -> None:
         self._context, self._rollback, self._eog_ids = context, rollback, eog_ids
-        self._branches, self._in_order = branches, in_order
+        self._branches = branches
         self.slot = slot
         #: largest number of leaves of a drafted tree
         self.max_branches = branches.max_leaves if rollback.cuts_anywhere else 1
@@ -221,7 +217,7 @@ class Lane:
         if part.parents:
             drafted = part.tokens[-len(part.parents) :]
             path = tuple(follow(drafted, part.parents, emitted[:-1]))
-            kept = tuple(i for i, node in enumerate(path) if node == i) if self._in_order else path
+            kept = tuple(i for i, node in enumerate(path) if node == i)
             self._commit_tree(part, kept)
             self._again, self._last = [drafted[i] for i in path[len(kept) :]], emitted[-1]
             return

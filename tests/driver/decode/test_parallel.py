@@ -292,12 +292,14 @@ def test_a_batch_is_counted_once(tiny: ParallelLlama) -> None:
     check(tiny, run, expected)
     batches = [o for o in run.operations if isinstance(o, Stepped)]
     widths = [sum(1 + len(drafted) for _, drafted, _ in o.steps) for o in batches]
-    assert [w for w, _ in seen] == widths
-    cost = sum(CARELESS.cost(w) for w in widths)
-    assert sum(r.stats.cost for r in run.results) == pytest.approx(cost)
     steps = [s for r in run.results for s in r.steps]
+    observed = [width for width, _ in seen]  # with the tokens of trees that are computed again
+    assert all(full >= width for full, width in zip(observed, widths, strict=True))
+    assert sum(observed) == sum(widths) + sum(s.replayed for s in steps)
+    cost = sum(CARELESS.cost(width) for width in observed)
+    assert sum(r.stats.cost for r in run.results) == pytest.approx(cost)
     assert sum(len(s.token_ids) for s in steps) == sum(widths)
-    assert {len(s.token_ids) + s.replayed + s.other_tokens for s in steps} == set(widths)
+    assert {len(s.token_ids) + s.replayed + s.other_tokens for s in steps} == set(observed)
 
 
 def test_requests_are_taken_as_lanes_become_free(tiny: ParallelLlama) -> None:
