@@ -1,4 +1,4 @@
-"""The prediction layer: followed from its beginning, found again after a departure, never believed."""
+"""The prediction layer: followed from its beginning, found again after a difference, always verified."""
 
 from __future__ import annotations
 

@@ -118,9 +118,13 @@ def test_no_other_principal_finds_a_response(keyed: OpenAIServer) -> None:
 
 
 def test_a_key_is_needed(keyed: OpenAIServer) -> None:
-    with client_of(keyed, "sk-nobody-0") as nobody:
-        for call in (nobody.responses.retrieve, nobody.responses.delete, nobody.responses.input_items.list):
+    with client_of(keyed, "sk-stranger-0") as stranger:
+        for call in (
+            stranger.responses.retrieve,
+            stranger.responses.delete,
+            stranger.responses.input_items.list,
+        ):
             with pytest.raises(openai.AuthenticationError):
                 call("resp_x")
         with pytest.raises(openai.AuthenticationError):
-            ask(nobody)
+            ask(stranger)
