@@ -41,7 +41,7 @@ def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
         ("model", {"model": None}),
         ("temperature", {"temperature": 5}),
         ("temperature", {"temperature": "0.5"}),
-        ("top_p", {"top_p": 0}),
+        ("top_p", {"top_p": -0.1}),
         ("max_output_tokens", {"max_output_tokens": 0}),
         ("max_output_tokens", {"max_output_tokens": "4"}),
         ("stream", {"stream": "yes"}),
