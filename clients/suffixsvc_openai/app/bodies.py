@@ -16,7 +16,7 @@ MAX_BODY_BYTES: Final = 16 << 20
 #: bytes of a larger body that are read and discarded, so that its sender can read the answer
 _DISCARDED_BYTES: Final = 128 << 20
 #: seconds in which a body must arrive
-_SECONDS: Final = 60.0
+BODY_SECONDS: Final = 60.0
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -34,12 +34,12 @@ async def read_body(request: Request, kind: type[B], *, limit: int = MAX_BODY_BY
         starlette.requests.ClientDisconnect: the client has gone.
     """
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(BODY_SECONDS):
             data = await _read(request, limit)
     except TimeoutError:
         raise ApiError(
             HTTPStatus.REQUEST_TIMEOUT,
-            f"the body must arrive within {_SECONDS:g} seconds",
+            f"the body must arrive within {BODY_SECONDS:g} seconds",
             code="request_timeout",
         ) from None
     try:

@@ -40,6 +40,9 @@ _log = structlog.get_logger(__name__)
 _POLL: Final = 0.05
 #: seconds for responses to be sent after their answers have ended
 _FLUSH_SECONDS: Final = 5.0
+#: seconds after which an idle connection is closed; far longer than clients keep one (httpx: 5), or one of
+#: their requests would meet its end
+_KEEP_ALIVE_SECONDS: Final = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class OpenAIServer(ClosedOnExit):
                 ws="none",
                 server_header=False,
                 timeout_graceful_shutdown=int(_FLUSH_SECONDS),
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             )
             self._uvicorn = uvicorn.Server(config)
             self._thread = threading.Thread(target=self._run, name="suffixsvc-http", daemon=True)

@@ -80,25 +80,23 @@ class TimedStream(StreamingResponse):
 
     Args:
         events: texts of the events.
-        stall_seconds: see :data:`STALL_SECONDS`.
     """
 
-    def __init__(self, events: AsyncIterator[str], stall_seconds: float = STALL_SECONDS) -> None:
+    def __init__(self, events: AsyncIterator[str]) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(events, headers=headers, media_type="text/event-stream")
-        self._stall_seconds = stall_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
 
         async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(self._stall_seconds):
+            async with asyncio.timeout(STALL_SECONDS):
                 await send(message)
 
         try:
             await super().__call__(scope, receive, send_in_time)
         except* TimeoutError:  # the server closes the connection of a response that is incomplete
-            _log.warning("a client took no data and was disconnected", seconds=self._stall_seconds)
+            _log.warning("a client took no data and was disconnected", seconds=STALL_SECONDS)
 
 
 class EventStream(TimedStream):
@@ -108,13 +106,10 @@ class EventStream(TimedStream):
         engine: cancels the call.
         call: source of the events.
         events: texts of the events.
-        stall_seconds: see :data:`STALL_SECONDS`.
     """
 
-    def __init__(
-        self, engine: Engine, call: Call, events: AsyncIterator[str], stall_seconds: float = STALL_SECONDS
-    ) -> None:
-        super().__init__(events, stall_seconds)
+    def __init__(self, engine: Engine, call: Call, events: AsyncIterator[str]) -> None:
+        super().__init__(events)
         self._engine, self._call = engine, call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

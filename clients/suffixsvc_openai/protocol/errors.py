@@ -81,6 +81,8 @@ class ApiError(SuffixError):
     def headers(self) -> dict[str, str]:
         """Headers of the response."""
         again = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+        if self.status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
+            return {"Connection": "close"}  # or the server reads the rest of the body, however long it is
         return {"Retry-After": str(self.retry_seconds)} if self.status in again else {}
 
 

@@ -1,0 +1,80 @@
+"""The service of stored outputs is killed, paused or lies while answers run: they stay right."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.hostile_service import hostile_service
+from support.openai_serving import LANES, client_of, cycle_text, idle, running, settings_of
+from support.serving import ServeProcess, socket_dir
+
+TOKENS = 1500
+
+
+@pytest.fixture
+def service() -> Iterator[ServeProcess]:
+    with socket_dir() as folder, ServeProcess(folder) as process:
+        yield process.start()
+
+
+def _kill(service: ServeProcess) -> None:
+    service.kill()
+
+
+def _pause(service: ServeProcess) -> None:
+    service.send(signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("harm", [_kill, _pause])
+def test_a_service_that_is_lost_costs_no_answer(
+    cycle: Path, service: ServeProcess, harm: Callable[[ServeProcess], None]
+) -> None:
+    """A stream is under way on every lane; then more answers than lanes begin."""
+    with running(settings_of(cycle, service=service.address)) as server:
+        texts = [""] * LANES
+        begun = [threading.Event() for _ in texts]
+
+        def ask(at: int) -> None:
+            with client_of(server) as client:
+                stream = client.completions.create(
+                    model="cycle", prompt="ab", max_tokens=TOKENS, temperature=0, stream=True
+                )
+                for chunk in stream:
+                    texts[at] += chunk.choices[0].text
+                    if len(texts[at]) > 50:
+                        begun[at].set()
+
+        threads = [threading.Thread(target=ask, args=(at,)) for at in range(LANES)]
+        for each in threads:
+            each.start()
+        for each in begun:
+            assert each.wait(60)
+        harm(service)
+        for each in threads:
+            each.join()
+        assert texts == [cycle_text("b", TOKENS)] * LANES
+        with client_of(server) as client:
+            later = client.completions.create(
+                model="cycle", prompt=["a", "b", "c"], max_tokens=20, temperature=0
+            )
+        assert [choice.text for choice in later.choices] == [cycle_text(end, 20) for end in "abc"]
+        if harm is _pause:
+            service.send(signal.SIGCONT)
+        idle(server)
+
+
+def test_a_service_that_lies_costs_no_answer(cycle: Path) -> None:
+    """Its drafts begin as the answer does, and go on with noise and invalid values."""
+    with hostile_service(3, 512) as (service, address):
+        service.truth = [*b"ab", *cycle_text("b", 400).encode()]
+        with running(settings_of(cycle, service=address)) as server, client_of(server) as client:
+            for _ in range(3):
+                answer = client.completions.create(model="cycle", prompt="ab", max_tokens=400, temperature=0)
+                assert answer.choices[0].text == cycle_text("b", 400)
+            assert service.answers > 10
+            idle(server)

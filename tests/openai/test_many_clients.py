@@ -1,0 +1,43 @@
+"""Five hundred clients on four lanes and a short queue: each is answered, if refused after a wait."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+
+from support.openai_serving import cycle_text, idle, running, settings_of
+from support.serving import PATIENCE_S
+
+CLIENTS, LANES, QUEUE = 500, 4, 64
+
+
+def test_five_hundred_clients_on_four_lanes(cycle: Path) -> None:
+    with running(settings_of(cycle, lanes=LANES, context=256, queue_size=QUEUE)) as server:
+        refused = 0
+
+        async def ask(http: httpx.AsyncClient, at: int) -> str:
+            nonlocal refused
+            body = {
+                "model": "cycle", "prompt": "abcdefgh"[at % 8], "max_tokens": 5 + at % 20, "temperature": 0,
+                "suffixsvc": {"namespace": f"team{at % 7}"},
+            }  # fmt: skip
+            while True:
+                answer = await http.post("/v1/completions", json=body)
+                if answer.status_code != 429:
+                    assert answer.status_code == 200, answer.text
+                    return str(answer.json()["choices"][0]["text"])
+                refused += 1
+                await asyncio.sleep(int(answer.headers["Retry-After"]))
+
+        async def ask_all() -> list[str]:
+            limits = httpx.Limits(max_connections=CLIENTS)
+            address = f"http://{server.address}"
+            async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, limits=limits) as http:
+                return await asyncio.gather(*(ask(http, at) for at in range(CLIENTS)))
+
+        found = asyncio.run(asyncio.wait_for(ask_all(), PATIENCE_S))
+        assert found == [cycle_text("abcdefgh"[at % 8], 5 + at % 20) for at in range(CLIENTS)]
+        assert refused, "the queue never was full"
+        idle(server)
