@@ -74,10 +74,10 @@ def test_exact_on_a_quantised_model(target: LlamaTarget, sampling: Sampling) -> 
 
 
 def rounding_only(report: Exactness) -> bool:
-    """(a) holds, and what differs alone are near-ties. On this small model every change of rounding moves
-    logits by half to one, and where lanes write into one memory each token's cells lie elsewhere than alone:
-    more flips than three in a hundred, and over larger gaps."""
-    few = len(report.flips) <= max(2, 0.06 * report.positions)
+    """(a) holds, and what differs alone are near-ties, at most four in a hundred (docs/driver.md). On this
+    small model every change of rounding moves logits by half to one, and where lanes write into one memory
+    each token's cells lie elsewhere than alone: over larger gaps."""
+    few = len(report.flips) <= max(2, 0.04 * report.positions)
     near = report.largest_distance <= MAX_DISTANCE if report.sampled else report.largest_gap <= 1.0
     return report.same_shapes_exact and few and near
 
