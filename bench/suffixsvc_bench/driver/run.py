@@ -12,7 +12,7 @@ after other memory was read; a warm one follows the step before at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,7 @@ from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import MEASURED, LiveCurve
 from suffixsvc_driver.decode.generation import Request, StepRecord
 from suffixsvc_driver.decode.loop import stream
+from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.policy.calibration import Calibrator
@@ -107,7 +108,7 @@ def _repetition(
         for call in calls:
             prompt, target.truth = call.prompt if len(call.prompt) else [0], call.response.tolist()
             with namespace.open_session(prompt) as session:
-                layers = [PromptLookupLayer(), SuffixLayer(session)]
+                layers: list[Layer] = [PromptLookupLayer(), SuffixLayer(session)]
                 request = Request(prompt, layers, len(target.truth), calibrator=calibrator)
                 steps = stream(target, request, DriverConfig(), curve=curve, clock=clock)
                 next(steps)  # begins the layers
@@ -123,7 +124,7 @@ def _repetition(
     return np.array(times), drafts / max(1, len(times))
 
 
-def driver_grids(results: dict[str, Any]) -> list[Grid]:
+def driver_grids(results: Mapping[str, Any]) -> list[Grid]:
     """One row for warm steps and one for cold ones."""
     grid = Grid(["caches", "steps", "with drafts", "p10 us", "p50 us", "p90 us", "mean us"])
     for times in results["times"]:

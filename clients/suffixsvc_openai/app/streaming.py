@@ -25,6 +25,8 @@ _log = structlog.get_logger(__name__)
 
 #: seconds after which a client that takes no data is disconnected
 STALL_SECONDS: Final = 60.0
+#: json.dumps makes an encoder per call
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 T = TypeVar("T")
 
@@ -59,7 +61,7 @@ async def _disconnection(receive: Receive) -> None:
 def event(data: dict[str, Any], kind: str | None = None) -> str:
     """Return a server-sent event; ``kind`` is its type, if its clients expect one."""
     head = "" if kind is None else f"event: {kind}\n"
-    return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"{head}data: {_encode(data)}\n\n"
 
 
 async def with_end(events: AsyncIterator[str]) -> AsyncIterator[str]:
