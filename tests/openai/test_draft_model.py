@@ -103,8 +103,8 @@ def test_a_worker_that_is_lost_costs_no_answer(
     threads = [threading.Thread(target=ask, args=(at,)) for at in range(LANES)]
     for each in threads:
         each.start()
-    for each in begun:
-        assert each.wait(60)
+    for event in begun:
+        assert event.wait(60)
     harm(worker_of(drafted))
     for each in threads:
         each.join()

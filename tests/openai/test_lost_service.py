@@ -52,8 +52,8 @@ def test_a_service_that_is_lost_costs_no_answer(
         threads = [threading.Thread(target=ask, args=(at,)) for at in range(LANES)]
         for each in threads:
             each.start()
-        for each in begun:
-            assert each.wait(60)
+        for event in begun:
+            assert event.wait(60)
         harm(service)
         for each in threads:
             each.join()
