@@ -31,9 +31,9 @@ CHAT_SCRIPT = (
 )
 #: smolagents, which sends results as messages of the user
 SMOL_SCRIPT = (
-    call_of(f"{IS_PLANNER} and 'Ana has' not in text", "analyst", of=2, task=PLAN),
+    call_of(f"{IS_PLANNER} and 'Ana has' not in text", "analyst", task=PLAN),
     call_of(f"'Ana has' in text or {HAS_RESULT}", "final_answer", of=2, answer=ANSWER),
-    call_of("true", "run_sql", of=2, query=QUERY),
+    call_of("true", "run_sql", query=QUERY),
 )
 
 
