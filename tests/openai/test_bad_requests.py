@@ -77,6 +77,8 @@ def text_error(http: httpx.Client, status: int = 400, **fields: Any) -> dict[str
         ("seed", {"seed": 2**70}),
         ("frequency_penalty", {"frequency_penalty": 3}),
         ("logit_bias", {"logit_bias": {"999999": 1}}),
+        ("logit_bias", {"logit_bias": {"-1": 1}}),
+        ("logit_bias.x", {"logit_bias": {"x": 1}}),
         ("logit_bias.97", {"logit_bias": {"97": 1000}}),
         ("logprobs", {"top_logprobs": 2}),
         ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),

@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_openai.engine.memory import PAUSE_SECONDS, Memory
+from suffixsvc_openai.engine.plans import Caller
 from support.hostile_service import hostile_service
 from support.openai_serving import LANES, client_of, cycle_text, idle, running, settings_of
 from support.serving import ServeProcess, socket_dir
@@ -78,3 +82,22 @@ def test_a_service_that_lies_costs_no_answer(cycle: Path) -> None:
                 assert answer.choices[0].text == cycle_text("b", 400)
             assert service.answers > 10
             idle(server)
+
+
+def test_ended_answers_do_not_wait_for_a_paused_service(service: ServeProcess) -> None:
+    """The first one waits for its timeout; the others are left to the service for a while."""
+    now = [0.0]
+    client = SuffixClient(service.address, ClientConfig(call_timeout_s=0.3))
+    with Memory(client, "model", "tokenizer", clock=lambda: now[0]) as memory:
+        sessions = [memory.open(Caller(), [1, 2]) for _ in range(4)]
+        service.send(signal.SIGSTOP)
+        with capture_logs() as logs:
+            for session in sessions[:3]:
+                assert session is not None
+                memory.end(session, [3, 4], 2, store=True, incomplete=False)
+        assert [log["event"] for log in logs] == ["outputs are not stored for a while"]
+        service.send(signal.SIGCONT)
+        now[0] += PAUSE_SECONDS
+        assert sessions[3] is not None
+        memory.end(sessions[3], [3, 4], 2, store=True, incomplete=False)
+        assert sum(each.outputs for each in memory.stored("local")) >= 1

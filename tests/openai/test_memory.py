@@ -168,3 +168,16 @@ def test_answers_survive_the_death_of_the_service(cycle: Path, service: ServePro
         service.kill()
         assert sampled(client).choices[0].text == first
         idle(server)
+
+
+def test_a_namespace_that_does_not_exist_yet_can_be_read(cycle: Path) -> None:
+    """Agents that read each other's outputs begin before there are any."""
+    with running(settings_of(cycle)) as server, client_of(server) as client:
+        other = {"suffixsvc": {"namespace": "third", "reads": ["second", "default"]}}
+        alone = sampled(client, extra_body=other)
+        sampled(client, extra_body={"suffixsvc": {"namespace": "default"}})
+        reading = sampled(
+            client, extra_body={"suffixsvc": {"namespace": "fourth", "reads": ["second", "default"]}}
+        )
+    assert suffix_tokens(alone) == 0
+    assert suffix_tokens(reading) > 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ def test_outputs_of_a_service_are_replaced_too(cycle: Path, service: ServeProces
         broken_off(server)
         complete(server, again=True)
         idle(server)
-        [stored] = server.service.engine.stored("local")
+        [stored] = asyncio.run(server.service.engine.stored("local"))
         assert (stored.outputs, stored.tokens) == (1, 12)
 
 

@@ -47,7 +47,8 @@ class MessageChoice:
     def add(self, new: Addition) -> list[dict[str, Any]]:
         """See the protocol."""
         if new.tokens:
-            self._tokens = [*(self._tokens or ()), *new.tokens]
+            self._tokens = self._tokens or []
+            self._tokens += new.tokens
         return self._chunks(self._reader.feed(new.text))
 
     def end(self, reason: str) -> list[dict[str, Any]]:

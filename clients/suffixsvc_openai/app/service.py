@@ -140,13 +140,11 @@ class Service:
         self, body: GenerationRequest, caller: Caller, prompts: Prompts, limit: int | None, param: str
     ) -> list[Plan]:
         seed = random.randrange(_SEEDS) if body.seed is None else body.seed
+        self._check_biases(body)
         plans = []
         for prompt in self._checked(prompts, param):
             for choice in range(body.n or 1):
-                try:
-                    sampling = replace(body.sampling(seed + choice), grammar=prompt.grammar)
-                except InvalidInputError as error:
-                    raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from None
+                sampling = replace(body.sampling(seed + choice), grammar=prompt.grammar)
                 stops = tuple(body.stop or ())
                 plans.append(
                     Plan(
@@ -160,7 +158,6 @@ class Service:
                         prompt.prediction,
                     )
                 )
-        self._check_biases(body)
         return plans
 
     def _checked(self, prompts: Prompts, param: str) -> Sequence[Prompt]:

@@ -65,7 +65,7 @@ class ChatTurn:
                     raise unusable(error, f"tools[{_index(tools, name)}].function.parameters") from None
         for name in variables or ():
             if name in _OWN or not name.isidentifier():
-                raise invalid("chat_template_kwargs", "have names of the template's own variables", got=name)
+                raise invalid("chat_template_kwargs", "name variables that the server does not set", got=name)
         return cls(
             messages,
             tools or (),

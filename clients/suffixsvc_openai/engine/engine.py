@@ -130,6 +130,8 @@ class Engine(ClosedOnExit):
             self._memory = opened.enter_context(
                 open_memory(settings.data, settings.service, self.model.digest, tokenizer)
             )
+            self._readers = ThreadPoolExecutor(1, "suffixsvc-stored")
+            opened.callback(self._readers.shutdown, cancel_futures=True)
             self.drafting = opened.enter_context(Drafting(settings.drafting, target, self.curve))
             # closed in reverse: answers end, then their sessions, then what these use
             self._closer = ThreadPoolExecutor(1, "suffixsvc-sessions")
@@ -154,9 +156,13 @@ class Engine(ClosedOnExit):
         """Tokens in the KV, and how many fit."""
         return self._target.kv_use
 
-    def stored(self, principal: str) -> list[Stored]:
-        """Return the namespaces of a principal; it may wait for a service. See :meth:`Memory.stored`."""
-        return self._memory.stored(principal)
+    async def stored(self, principal: str) -> list[Stored]:
+        """Return the namespaces of a principal; see :meth:`Memory.stored`.
+
+        It may wait for a service, in a thread that no answer needs.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self._memory.stored, principal)
 
     @property
     def unfinished(self) -> int:
@@ -237,6 +243,7 @@ class Engine(ClosedOnExit):
         job.attempts = self._requests.attempts(namespace, plan.prompt_ids, job.index, repeated=repeated)
         try:
             job.layers = self.drafting.layers(plan, job.session)
+            stop = StopStrings(plan.stops, self.texts.__getitem__) if plan.stops else None
         except BaseException:
             self._discard(job)
             raise
@@ -246,7 +253,7 @@ class Engine(ClosedOnExit):
             job.layers,
             room if plan.max_tokens is None else min(plan.max_tokens, room),
             plan.sampling,
-            StopStrings(plan.stops, self.texts.__getitem__) if plan.stops else None,
+            stop,
             on_step=partial(call.on_step, job.index),
             principal=plan.caller.principal,
             prompt_logprobs=plan.prompt_logprobs,
@@ -283,6 +290,8 @@ class Engine(ClosedOnExit):
 
     def _end(self, job: Job, outcome: Outcome) -> None:
         try:
+            self._observer.ended(job.number, outcome)
+            self._on_end(job.plan, outcome)
             close_layers(job.layers)
             result = outcome if isinstance(outcome, Result) else None
             caller = job.plan.caller
@@ -296,9 +305,7 @@ class Engine(ClosedOnExit):
                     attempts=job.attempts,
                     path=self._memory.path_of(caller, caller.name),
                 )
-            self._on_end(job.plan, outcome)
         except Exception:
             _log.exception("the end of a call failed")
         finally:
-            self._observer.ended(job.number, outcome)
             self._unfinished.discard(job)

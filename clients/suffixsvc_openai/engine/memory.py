@@ -6,7 +6,8 @@ their agents wrote, and outputs of one model never draft for another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,13 @@ from typing import Any, Final, Protocol
 import structlog
 
 from suffixsvc.config import MAX_LABEL_CHARACTERS
-from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceError, UnknownOutputError
+from suffixsvc.errors import (
+    InvalidInputError,
+    ServiceTimeoutError,
+    SuffixError,
+    UnknownNamespaceError,
+    UnknownOutputError,
+)
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import Backend, BackendSession, OutputId
 from suffixsvc_openai.engine.attempts import Attempts
@@ -26,6 +33,8 @@ _log = structlog.get_logger(__name__)
 #: seconds that a step waits for a service, and that the end of a session does
 _STEP_TIMEOUT: Final = 0.05
 _CALL_TIMEOUT: Final = 10.0
+#: seconds without storing after a service did not answer: ended answers must not pile up meanwhile
+PAUSE_SECONDS: Final = 10.0
 #: namespaces whose statistics are read at once
 MAX_STORED: Final = 200
 
@@ -64,31 +73,52 @@ class Memory(ClosedOnExit):
         backend: the cache; it is closed with this object.
         model: fingerprint of the model.
         tokenizer: fingerprint of its tokenizer.
+        clock: seconds, for the pause after a service did not answer.
     """
 
-    def __init__(self, backend: Backend, model: str, tokenizer: str) -> None:
+    def __init__(
+        self, backend: Backend, model: str, tokenizer: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._backend, self._model, self._tokenizer = backend, model, tokenizer
+        self._clock = clock
+        self._paused_until = float("-inf")
 
     def path_of(self, caller: Caller, name: str) -> str:
         """Return the namespace of a principal's name."""
         return f"{caller.principal}/{name}/{self._model}"
 
     def open(self, caller: Caller, prompt_ids: Sequence[int]) -> MemorySession | None:
-        """Open a session with exactly this prompt; None, which is logged, if a limit does not allow it.
+        """Open a session with exactly this prompt.
+
+        Namespaces of ``reads`` that do not exist have no outputs yet, and are left out.
+
+        Returns:
+            The session; None, which is logged, if the outputs cannot be used: the answer does not need them.
 
         Raises:
-            InvalidNamespaceError, TokenizerMismatchError, UnknownNamespaceError, InvalidLabelsError.
+            InvalidNamespaceError, InvalidLabelsError.
         """
         labels = {name: text[:MAX_LABEL_CHARACTERS] for name, text in caller.labels.items() if text}
         reads = [self.path_of(caller, name) for name in caller.reads]
         try:
             namespace = self._backend.namespace(self.path_of(caller, caller.name), self._tokenizer)
-            session: Any = namespace.open_session(prompt_ids, labels=labels, reads=reads or None)
-        except LimitExceededError as error:
+            try:
+                session: Any = namespace.open_session(prompt_ids, labels=labels, reads=reads or None)
+            except UnknownNamespaceError:
+                reads = self._existing(reads)
+                session = namespace.open_session(prompt_ids, labels=labels, reads=reads or None)
+        except InvalidInputError:
+            raise
+        except SuffixError as error:
             _log.warning("no session for a call, whose output is not stored", reason=str(error))
             return None
         opened: MemorySession = session
         return opened
+
+    def _existing(self, paths: Sequence[str]) -> list[str]:
+        backend: Any = self._backend  # both backends' can list them
+        known = {each.path for each in backend.namespaces()}
+        return [path for path in paths if path in known]
 
     def end(
         self,
@@ -103,6 +133,9 @@ class Memory(ClosedOnExit):
     ) -> None:
         """Close a session; failures are logged, because the answer is complete.
 
+        For :data:`PAUSE_SECONDS` after a service did not answer in time, sessions are left to it, which ends
+        idle ones: each would wait for it again.
+
         Args:
             session: the session.
             token_ids: all tokens of the answer; those that the session lacks are appended.
@@ -112,6 +145,8 @@ class Memory(ClosedOnExit):
             attempts: at this answer, of which one output is stored; None: it is the only one.
             path: its namespace.
         """
+        if self._clock() < self._paused_until:
+            return
         store = store and len(token_ids) > 0
         store = store and (attempts is None or attempts.better(len(token_ids), complete=not incomplete))
         try:
@@ -123,6 +158,9 @@ class Memory(ClosedOnExit):
                 earlier, attempts.output = attempts.output, output
                 attempts.complete, attempts.tokens = not incomplete, len(token_ids)
                 self._forget(path, earlier)
+        except ServiceTimeoutError as error:
+            self._paused_until = self._clock() + PAUSE_SECONDS
+            _log.warning("outputs are not stored for a while", seconds=PAUSE_SECONDS, reason=str(error))
         except SuffixError as error:
             _log.warning("the output of a call is not stored", reason=str(error))
             try:

@@ -183,13 +183,12 @@ class Viewer:
         yield {"numbers": {**numbers, "seconds": seconds}}
 
     def _changed_stored(self, now: float) -> Iterator[dict[str, Any]]:
-        """Read the stored outputs in a thread, because a service may not answer."""
+        """Read the stored outputs meanwhile, because a service may not answer."""
         task = self._reading
         if task is None:
             if now - self._stored_at >= _STORED_SECONDS:
                 self._stored_at = now
-                work = asyncio.to_thread(self._engine.stored, self._principal)
-                self._reading = self._loop.create_task(work)
+                self._reading = self._loop.create_task(self._engine.stored(self._principal))
             return
         if not task.done():
             return

@@ -11,6 +11,13 @@ from suffixsvc_openai.protocol.generation_request import Body, GenerationRequest
 
 #: OpenAI's limit of top_logprobs
 MAX_TOP: Final = 20
+#: fields that are refused, and what to use instead
+_UNSUPPORTED: Final = {
+    "functions": "Use tools.",
+    "function_call": "Use tool_choice.",
+    "audio": None,
+    "web_search_options": None,
+}
 
 
 def _text_of(content: Any) -> Any:
@@ -76,12 +83,9 @@ class ChatRequest(GenerationRequest):
         self.check_stream()
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("logprobs", "be true with top_logprobs", got=self.logprobs)
-        for name in ("functions", "function_call"):
+        for name, instead in _UNSUPPORTED.items():
             if getattr(self, name) is not None:
-                raise unsupported(name)
-        for name in ("audio", "web_search_options"):
-            if getattr(self, name) is not None:
-                raise unsupported(name)
+                raise unsupported(name, instead)
         if self.modalities is not None and self.modalities != ["text"]:
             raise invalid("modalities", 'be ["text"]', got=self.modalities)
         for at, message in enumerate(self.messages):

@@ -10,6 +10,7 @@ status     when                                               code
 408        the body did not arrive in time                    request_timeout
 413        the body is too large                              request_too_large
 429        the queue is full; has Retry-After                 rate_limit_exceeded
+429        too many live pages are open                       too_many_viewers
 500        a defect, or the model failed                      null
 503        the server is stopping; has Retry-After            server_stopping
 =========  =================================================  =======================================
@@ -122,7 +123,8 @@ def of_validation(error: ValidationError, at: str = "") -> ApiError:
 
 def _path(parts: Iterable[int | str]) -> str:
     """Return the path of a field, as ``messages[0].role``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    named = (part for part in parts if part != "[key]")  # pydantic's mark of a key of a mapping
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in named)
 
 
 def of_exception(error: BaseException) -> ApiError:

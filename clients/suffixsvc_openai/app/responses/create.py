@@ -88,7 +88,7 @@ def _history(response_id: str | None, store: ResponseStore, principal: str) -> l
     except MissingResponseError as error:
         raise ApiError(
             HTTPStatus.BAD_REQUEST,
-            f"Previous response with id '{error.id[:100]}' not found.",
+            f"Previous response with id '{error.id[:100]}' not found",
             param="previous_response_id",
             code="previous_response_not_found",
             remedy="Responses are kept in memory, the most recently used ones: send the whole conversation.",
@@ -107,7 +107,7 @@ def _resolved(items: list[dict[str, Any]], store: ResponseStore, principal: str)
         if name in seen:  # a prompt has no more text than what is stored
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
-                f"Duplicate item found with id '{name[:100]}'.",
+                f"Duplicate item found with id '{name[:100]}'",
                 param="input",
                 remedy="Refer to an item once.",
             )
@@ -115,7 +115,7 @@ def _resolved(items: list[dict[str, Any]], store: ResponseStore, principal: str)
         if name not in found:
             raise ApiError(
                 HTTPStatus.NOT_FOUND,
-                f"Item with id '{name[:100]}' not found.",
+                f"Item with id '{name[:100]}' not found",
                 param="input",
                 remedy="Items are kept in memory, of the most recently used responses whose store is true: "
                 "send the item itself.",
