@@ -180,6 +180,29 @@ def test_a_hostile_schema_fits_nothing_and_ends(schema: dict[str, Any]) -> None:
     assert not fits(schema, {"a": "aaaa"})
 
 
+@pytest.mark.parametrize(
+    ("items", "count"),
+    [({"anyOf": [{"const": "x"}] * 2000 + [True]}, 200), ({"oneOf": [False] * 2000 + [True]}, 200)],
+    ids=["any of many", "one of many"],
+)
+def test_a_costly_schema_fits_nothing(items: dict[str, Any], count: int) -> None:
+    schema = {"properties": {"a": {"items": items}}}
+    assert fits(schema, {"a": [1] * 2})
+    assert not fits(schema, {"a": [1] * count})
+
+
+def test_a_costly_comparison_fits_nothing() -> None:
+    schema = {"properties": {"a": {"uniqueItems": True}}}
+    assert fits(schema, {"a": [{"x": i} for i in range(200)]})
+    assert not fits(schema, {"a": [{"x": i} for i in range(1000)]})
+
+
+def test_rows_of_a_table_fit_their_schema() -> None:
+    row = {"type": "object", "properties": {str(i): {"type": "integer"} for i in range(8)}, "required": ["1"]}
+    value = [{str(i): i for i in range(8)}] * 1000
+    assert fits({"properties": {"a": {"type": "array", "items": row}}}, {"a": value})
+
+
 def test_expressions_of_exponential_time_are_not_evaluated() -> None:
     assert fits({"properties": {"a": {"pattern": "^(a+)+$"}}}, {"a": "a" * 64 + "!"})
     assert fits({"patternProperties": {"^(a+)+$": {}}, "unevaluatedProperties": False}, {"a" * 64 + "!": 1})
