@@ -87,6 +87,7 @@ def test_every_stage_runs_and_leaves_its_results(model: Path, folder: Path, tmp_
         "All three layers",
         "Exactness",
         "Done in",
+        "Serve this model",
     ):
         assert stage in said
     # checks that depend on speed can fail here, on a model of noise; the others must not

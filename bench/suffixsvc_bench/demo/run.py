@@ -19,6 +19,7 @@ from rich.markup import escape
 from suffixsvc.runtime.stop_signals import stop_on_signals
 from suffixsvc_bench.demo import agents, database, report, show
 from suffixsvc_bench.demo.agent_runner import Answer, Record, recorder
+from suffixsvc_bench.demo.endpoint import request_line, server_line
 from suffixsvc_bench.demo.fixture import DemoFixture
 from suffixsvc_bench.demo.options import DemoOptions
 from suffixsvc_bench.demo.pipeline import Call, answer_question
@@ -126,6 +127,9 @@ class Demo:
         self.console.print(f"\nDone in {(time.monotonic() - self.began) / 60:.1f} minutes.")
         for check in self.failed_checks:
             self.console.print(f"[red]Failed on this machine: {escape(check)}[/red]")
+        self.console.print("\nServe this model to agent frameworks, which change only their base_url:\n")
+        for line in (server_line(self.chosen.target), request_line(self.chosen.target)):
+            self.console.print(f"    {line}", markup=False, soft_wrap=True)  # to be copied
         return 1 if self.failed_checks else 0
 
     def _check(self, holds: bool, what: str) -> None:
