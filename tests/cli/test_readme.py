@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import shlex
@@ -15,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from support.serving import eventually
+from support.tiny_agent import Line, write_tiny_agent
 from support.tiny_gguf import write_tiny_llama
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,17 +56,43 @@ def test_the_embedded_example_runs(folder: Path) -> None:
     assert outputs == "2 outputs"
 
 
+def test_the_endpoint_example_runs_against_the_server_as_started_there(folder: Path) -> None:
+    [_, _, model, *options] = shlex.split(SHELL[0])
+    query = "SELECT name FROM customers WHERE city = 'Lisbon';"
+    write_tiny_agent(folder / f"{model}.gguf", [Line("true", query)])
+    ready = folder / "ready.json"
+    command = verb(shlex.join(["suffixsvc", "openai", f"./{model}.gguf", *options]))
+    command += ["--threads", "1", "--listen", "127.0.0.1:0", "--ready-file", str(ready)]
+    server = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE)
+    try:
+        eventually(lambda: ready.exists() or server.poll() is not None, "the server answers")
+        assert server.poll() is None
+        [address] = json.loads(ready.read_text())["addresses"]
+        result = run([sys.executable, "-c", PYTHON[1].replace("127.0.0.1:8000", address)], folder)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=300)
+    assert result.stderr == ""
+    said = result.stdout.splitlines()
+    assert said[::2] == [query, query]
+    first, second = (ast.literal_eval(line) for line in said[1::2])
+    # whether a model this small is worth drafting for depends on the time of its steps
+    assert first["suffix"] == 0
+    assert sum(first.values()) == sum(second.values()) > 0
+    assert (folder / "memory").is_dir()
+
+
 def test_the_client_example_runs_against_the_service_as_started_there(folder: Path) -> None:
-    server = subprocess.Popen(verb(SHELL[0]), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    server = subprocess.Popen(verb(SHELL[1]), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         deadline = time.monotonic() + 300
         while not (folder / "suffixsvc.sock").exists():
             assert server.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        result = run([sys.executable, "-c", PYTHON[1]], folder)
+        result = run([sys.executable, "-c", PYTHON[2]], folder)
         write_tiny_llama(folder / "model.gguf", seed=5)
-        driven = run([sys.executable, "-c", PYTHON[2]], folder)
+        driven = run([sys.executable, "-c", PYTHON[3]], folder)
     finally:
         server.send_signal(signal.SIGTERM)
         said, _ = server.communicate(timeout=300)
@@ -79,13 +109,13 @@ def test_the_client_example_runs_against_the_service_as_started_there(folder: Pa
 
 
 def test_the_replay_example_runs() -> None:
-    result = run(verb(SHELL[1]), ROOT)
+    result = run(verb(SHELL[2]), ROOT)
     assert result.returncode == 0, result.stderr
     assert "priced speedup" in result.stdout
 
 
 def test_the_examples_are_short() -> None:
-    assert len(PYTHON) == 3
+    assert len(PYTHON) == 4
     for example in PYTHON:
         assert len(example.splitlines()) <= 20
 
