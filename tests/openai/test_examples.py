@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -69,8 +70,11 @@ def test_the_tool_of_a_managed_agent_runs(smol_server: OpenAIServer) -> None:
     check(smol_server, with_smolagents.answer)
 
 
-def test_the_second_run_is_drafted(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_compared(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
     run_example(with_langgraph.answer, ["--base-url", f"http://{server.address}/v1", "--again"])
     said = capsys.readouterr().out
     assert said.count(f"run_sql: {QUERY} -> {RESULT}") == 9
-    print(said)
+    # the same number of tokens, all of which are counted
+    totals = re.findall(r"^\| (first run|second run|other questions) .* \| (\d+) \|$", said, re.MULTILINE)
+    assert [name for name, _ in totals] == ["first run", "second run", "other questions"]
+    assert len({tokens for _, tokens in totals}) == 1
