@@ -1,7 +1,7 @@
-"""Who a request is from, and the label of its agent, from headers, body and prompt.
+"""Caller of a request and label of its agent, from headers, body and prompt.
 
 Frameworks send no name of an agent: without one it is a hash of the system prompt and the names of the tools,
-which are an agent's own in every framework that was looked at.
+which are an agent's own in every framework that was examined.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_NAME_BYTES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """What identifies an agent that names itself nowhere."""
+    """What identifies an agent without a name."""
 
     system: str = ""
     tools: tuple[str, ...] = ()

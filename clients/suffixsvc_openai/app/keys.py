@@ -1,4 +1,4 @@
-"""Who sends a request: API keys that stand for principals; without keys, programs of this machine only.
+"""Principals of requests, by API key; a server without keys serves programs of this machine only.
 
 A server without keys is on a loopback address, which pages in a browser of this machine can reach too: a page
 of another host can send a request, or resolve its own name to 127.0.0.1. Such requests carry the page's

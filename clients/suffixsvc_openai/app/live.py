@@ -22,7 +22,7 @@ from suffixsvc_openai.live.page import headers, page
 from suffixsvc_openai.live.viewer import Viewer
 from suffixsvc_openai.protocol.errors import ApiError
 
-#: seconds between two looks for news
+#: seconds between two checks for news
 _TICK: Final = 0.1
 #: seconds without news after which a comment is sent, so that proxies keep the connection
 _IDLE_SECONDS: Final = 15.0

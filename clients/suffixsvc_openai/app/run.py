@@ -36,7 +36,7 @@ from suffixsvc_openai.live.feed import Feed
 
 _log = structlog.get_logger(__name__)
 
-#: seconds between looks at what still runs
+#: seconds between two checks of what still runs
 _POLL: Final = 0.05
 #: seconds for responses to be sent after their answers have ended
 _FLUSH_SECONDS: Final = 5.0
@@ -129,7 +129,7 @@ class OpenAIServer(ClosedOnExit):
         """Cancel what runs, store its output, and stop. Idempotent."""
         self.service.draining = True
         engine = self.service.engine
-        engine.stop()  # the clients of cancelled answers are told so while the HTTP server still runs
+        engine.stop()  # clients of cancelled answers get their 503 while the HTTP server still runs
         self.service.feed.closed = True
         self._uvicorn.should_exit = True
         if self._thread.is_alive():

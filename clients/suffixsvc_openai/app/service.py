@@ -1,4 +1,4 @@
-"""What every route uses: admission, the model's name, prompts as plans, calls."""
+"""Parts of the server that every route uses: admission, the model's name, prompts as plans, calls."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Service:
         Args:
             request: ends the wait when its client disconnects.
             body: sampling, n and stops.
-            caller: who asks.
+            caller: the sender.
             prompts: makes the tokens of the prompts.
             limit: largest number of tokens of an answer; None for as many as the context holds.
             param: field of the prompts, for errors.

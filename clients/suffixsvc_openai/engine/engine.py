@@ -88,7 +88,7 @@ class Engine(ClosedOnExit):
     Args:
         settings: what to load.
         on_end: see :data:`OnEnd`.
-        observer: is told of every answer.
+        observer: receives the events of every answer.
 
     Attributes:
         model: the loaded model.

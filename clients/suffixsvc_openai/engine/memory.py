@@ -177,7 +177,7 @@ class Memory(ClosedOnExit):
 
     def stored(self, principal: str) -> list[Stored]:
         """Return the namespaces of a principal that have outputs, the largest first; at most
-        :data:`MAX_STORED` of them are looked at.
+        :data:`MAX_STORED` of them are read.
 
         Raises:
             SuffixError: a service does not answer.

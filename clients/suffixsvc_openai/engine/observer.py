@@ -1,4 +1,4 @@
-"""What the engine tells an observer of its answers, and the progress that it can read meanwhile."""
+"""Observer of the engine's answers, and the progress of each answer, which it can read meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller wants of the engine: a prompt, limits, and who asks."""
+"""Input of the engine: callers, prompts, and plans of answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_NAME: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and what may be kept of the answer.
+    """The sender of a request, and what may be stored of its answers.
 
     Attributes:
         principal: name that the API key stands for; one component of a path.

@@ -25,7 +25,7 @@ from suffixsvc_openai.live.rates import Rates
 
 #: ended answers of a principal that are kept
 KEPT_ANSWERS: Final = 8
-#: seconds between two looks at the running answers, whatever the number of viewers
+#: seconds between two reads of the running answers, whatever the number of viewers
 _REFRESH_SECONDS: Final = 0.05
 
 

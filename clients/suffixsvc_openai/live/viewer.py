@@ -1,4 +1,4 @@
-"""What one open page has been sent, and what is new for it."""
+"""Viewer: what one open page has been sent, and what is new for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_VIEWERS: Final = 16
 MAX_VIEWERS_OF_ONE: Final = 8
 #: seconds between two messages of numbers
 _NUMBERS_SECONDS: Final = 0.5
-#: seconds between two looks at the stored outputs
+#: seconds between two reads of the stored outputs
 _STORED_SECONDS: Final = 5.0
 
 
