@@ -11,7 +11,7 @@ import pytest
 
 import openai
 from suffixsvc.errors import InvalidConfigError, ListenError
-from suffixsvc_openai.app.keys import read_keys
+from suffixsvc_openai.app.http.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
 from support.openai_serving import client_of, running, settings_of
 from support.serving import PATIENCE_S

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import openai
-from suffixsvc_openai.app.keys import read_keys
+from suffixsvc_openai.app.http.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
 from support.openai_serving import LANES, client_of, idle, running, settings_of
 

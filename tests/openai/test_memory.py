@@ -12,7 +12,7 @@ import pytest
 import openai
 from suffixsvc import SuffixCache
 from suffixsvc_driver.targets.llama.model import file_digest
-from suffixsvc_openai.app.keys import read_keys
+from suffixsvc_openai.app.http.keys import read_keys
 from support.openai_serving import (
     ENDLESS,
     NO_DRAFTS,

@@ -13,7 +13,7 @@ import openai
 from suffixsvc import SuffixCache
 from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
 from suffixsvc_driver.targets.llama.context_settings import ContextSettings
-from suffixsvc_openai.app.keys import Keys
+from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.run import OpenAIServer, ServerSettings
 from suffixsvc_openai.engine.engine import EngineSettings
 from support.serving import PATIENCE_S, eventually

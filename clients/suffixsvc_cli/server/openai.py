@@ -91,7 +91,7 @@ def openai(options: OpenAIOptions) -> None:
     # imported here so that --help is fast
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc.service.listeners.listen import TcpAddress, parse_address
-    from suffixsvc_openai.app.keys import read_keys
+    from suffixsvc_openai.app.http.keys import read_keys
     from suffixsvc_openai.app.run import ServerSettings, serve_until_signal
 
     address = parse_address(options.listen)

@@ -14,13 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from suffixsvc.errors import SuffixError
-from suffixsvc_openai.app.chat import chat_completions
-from suffixsvc_openai.app.completions import completions
+from suffixsvc_openai.app.completions.chat import chat_completions
+from suffixsvc_openai.app.completions.text import completions
+from suffixsvc_openai.app.http.streaming import ClientGone
 from suffixsvc_openai.app.live import live_events, live_page
 from suffixsvc_openai.app.responses.create import create_response
 from suffixsvc_openai.app.responses.stored import delete_response, get_response, list_input_items
 from suffixsvc_openai.app.service import Service
-from suffixsvc_openai.app.streaming import ClientGone
 from suffixsvc_openai.protocol.errors import ApiError, of_exception
 
 _log = structlog.get_logger(__name__)

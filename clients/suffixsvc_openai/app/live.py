@@ -16,8 +16,8 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from suffixsvc.errors import LimitExceededError
+from suffixsvc_openai.app.http.streaming import TimedStream, event
 from suffixsvc_openai.app.service import Service
-from suffixsvc_openai.app.streaming import TimedStream, event
 from suffixsvc_openai.live.page import headers, page
 from suffixsvc_openai.live.viewer import Viewer
 from suffixsvc_openai.protocol.errors import ApiError

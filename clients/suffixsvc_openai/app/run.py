@@ -27,7 +27,7 @@ from suffixsvc.runtime.server_lifecycle import (
 )
 from suffixsvc.transport.loopback import host_and_port, require_loopback, resolve
 from suffixsvc_openai.app.application import create_application
-from suffixsvc_openai.app.keys import Keys
+from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.metrics import Metrics
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.chat.chat_model import ChatModel

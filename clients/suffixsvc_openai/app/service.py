@@ -14,10 +14,10 @@ from fastapi import Request
 
 from suffixsvc.errors import InvalidInputError, LimitExceededError
 from suffixsvc_driver.decode.requests import QueueFullError
-from suffixsvc_openai.app.bodies import B, read_body
-from suffixsvc_openai.app.keys import Keys
+from suffixsvc_openai.app.http.bodies import B, read_body
+from suffixsvc_openai.app.http.keys import Keys
+from suffixsvc_openai.app.http.streaming import while_connected
 from suffixsvc_openai.app.metrics import Metrics
-from suffixsvc_openai.app.streaming import while_connected
 from suffixsvc_openai.chat.chat_model import ChatModel
 from suffixsvc_openai.engine.call import Call
 from suffixsvc_openai.engine.engine import Engine

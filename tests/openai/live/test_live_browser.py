@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from suffixsvc.types import DraftSource
-from suffixsvc_openai.app.keys import read_keys
+from suffixsvc_openai.app.http.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
 from support.chromium import CHROMIUM, Page, chromium_page
 from support.openai_serving import client_of, cycle_text, running, settings_of

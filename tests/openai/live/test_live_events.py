@@ -11,7 +11,7 @@ import pytest
 import openai
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.speculation.accounting import EVIDENCE
-from suffixsvc_openai.app.keys import read_keys
+from suffixsvc_openai.app.http.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
 from suffixsvc_openai.live.answers import KEPT_TOKENS
 from suffixsvc_openai.live.feed import KEPT_ANSWERS

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from suffixsvc_openai.app.keys import read_keys
+from suffixsvc_openai.app.http.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
 from suffixsvc_openai.live.feed import KEPT_ANSWERS
 from suffixsvc_openai.live.viewer import MAX_VIEWERS, MAX_VIEWERS_OF_ONE, Viewer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import openai
-from suffixsvc_openai.app.keys import Keys
+from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.run import OpenAIServer
 from support.openai_serving import client_of, running, settings_of
 

@@ -13,9 +13,9 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_openai.app.callers import Speaker, caller_of, texts_of
-from suffixsvc_openai.app.choices import Answer
-from suffixsvc_openai.app.responding import respond
+from suffixsvc_openai.app.answers.answer import Answer
+from suffixsvc_openai.app.answers.responding import respond
+from suffixsvc_openai.app.http.callers import Speaker, caller_of, texts_of
 from suffixsvc_openai.app.responses.truncation import truncated_prompt
 from suffixsvc_openai.app.responses.writer import ResponseWriter
 from suffixsvc_openai.app.service import Service

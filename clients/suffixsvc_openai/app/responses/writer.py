@@ -14,9 +14,9 @@ from typing import Any
 
 import structlog
 
-from suffixsvc_openai.app.choices import Answer
-from suffixsvc_openai.app.responding import Events
-from suffixsvc_openai.app.streaming import event
+from suffixsvc_openai.app.answers.answer import Answer
+from suffixsvc_openai.app.answers.responding import Events
+from suffixsvc_openai.app.http.streaming import event
 from suffixsvc_openai.chat.reader import AnswerReader
 from suffixsvc_openai.engine.call import Event
 from suffixsvc_openai.protocol.errors import of_exception
@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ResponseWriter:
-    """See :class:`suffixsvc_openai.app.responding.Writer`.
+    """See :class:`suffixsvc_openai.app.answers.responding.Writer`.
 
     Args:
         answer: of the call.

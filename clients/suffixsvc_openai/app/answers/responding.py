@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from suffixsvc_openai.app.streaming import EventStream, while_connected
+from suffixsvc_openai.app.http.streaming import EventStream, while_connected
 from suffixsvc_openai.engine.call import Call, Event
 from suffixsvc_openai.engine.engine import Engine
 

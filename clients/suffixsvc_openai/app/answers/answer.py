@@ -11,7 +11,7 @@ import structlog
 from suffixsvc_driver.decode.detokenize_stream import DetokenizeStream, Piece
 from suffixsvc_driver.decode.generation import Result
 from suffixsvc_driver.drafts.events import FinishReason, TokenLogprobs
-from suffixsvc_openai.app.scores import TokenScores, prompt_scores
+from suffixsvc_openai.app.answers.scores import TokenScores, prompt_scores
 from suffixsvc_openai.engine.call import Event, PromptScored, Written
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Plan

@@ -9,10 +9,10 @@ from dataclasses import replace
 from fastapi import Request
 from fastapi.responses import Response
 
-from suffixsvc_openai.app.callers import Speaker, caller_of, texts_of
-from suffixsvc_openai.app.choices_writer import ChoicesWriter
-from suffixsvc_openai.app.message_choice import MessageChoice
-from suffixsvc_openai.app.responding import respond
+from suffixsvc_openai.app.answers.responding import respond
+from suffixsvc_openai.app.completions.choices_writer import ChoicesWriter
+from suffixsvc_openai.app.completions.message_choice import MessageChoice
+from suffixsvc_openai.app.http.callers import Speaker, caller_of, texts_of
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.chat.history import check_calls
 from suffixsvc_openai.chat.turn import ChatTurn

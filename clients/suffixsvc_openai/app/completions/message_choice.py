@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from suffixsvc_openai.app.choices import Addition
+from suffixsvc_openai.app.answers.answer import Addition
 from suffixsvc_openai.chat.reader import AnswerReader
 from suffixsvc_openai.protocol.logprobs import ScoredToken, chat_logprobs
 from suffixsvc_openai.tools.deltas import (
@@ -19,7 +19,7 @@ from suffixsvc_openai.tools.deltas import (
 
 
 class MessageChoice:
-    """See :class:`suffixsvc_openai.app.choices_writer.Choice`.
+    """See :class:`suffixsvc_openai.app.completions.choices_writer.Choice`.
 
     Log probabilities are those of all tokens of the message, of calls too. In a stream they are sent with the
     first chunk that is made of their text.

@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from suffixsvc_openai.app.callers import Speaker, caller_of
-from suffixsvc_openai.app.choices import Addition
-from suffixsvc_openai.app.choices_writer import ChoicesWriter
-from suffixsvc_openai.app.responding import respond
+from suffixsvc_openai.app.answers.answer import Addition
+from suffixsvc_openai.app.answers.responding import respond
+from suffixsvc_openai.app.completions.choices_writer import ChoicesWriter
+from suffixsvc_openai.app.http.callers import Speaker, caller_of
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Prompt

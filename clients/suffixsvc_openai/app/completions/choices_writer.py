@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
 from suffixsvc_driver.decode.generation import Result
-from suffixsvc_openai.app.choices import Addition, Answer
-from suffixsvc_openai.app.responding import Events
-from suffixsvc_openai.app.streaming import event, with_end
+from suffixsvc_openai.app.answers.answer import Addition, Answer
+from suffixsvc_openai.app.answers.responding import Events
+from suffixsvc_openai.app.http.streaming import event, with_end
 from suffixsvc_openai.engine.call import Call, Ended, Event
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.protocol.envelope import Envelope
@@ -33,7 +33,7 @@ class Choice(Protocol):
 
 
 class ChoicesWriter:
-    """See :class:`suffixsvc_openai.app.responding.Writer`.
+    """See :class:`suffixsvc_openai.app.answers.responding.Writer`.
 
     Args:
         engine: detokenizes.
