@@ -71,7 +71,8 @@ def test_an_empty_suffix_is_none(infill_client: openai.OpenAI) -> None:
 
 def test_the_prompt_begins_with_bos_where_the_model_wants_it(tmp_path: Path) -> None:
     with LlamaModel(written(tmp_path / "bos.gguf", add_bos=True)) as model:
-        assert infill_prompt(model, "a", "b") == (EOS_ID, PREFIX, ord("a"), SUFFIX, ord("b"), MIDDLE)
+        a, b = ord("a"), ord("b")
+        assert infill_prompt(model, [a], [b]) == (EOS_ID, PREFIX, a, SUFFIX, b, MIDDLE)
 
 
 def test_log_probabilities_of_such_a_prompt_are_refused(infill_client: openai.OpenAI) -> None:
@@ -85,4 +86,4 @@ def test_a_model_without_the_tokens_refuses(client: openai.OpenAI, cycle: Path) 
         complete(client, model="cycle")
     assert caught.value.param == "suffix"
     with LlamaModel(cycle) as model, pytest.raises(InvalidInputError, match="fill-in-the-middle"):
-        infill_prompt(model, "a", "b")
+        infill_prompt(model, [1], [2])

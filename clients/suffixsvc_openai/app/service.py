@@ -177,7 +177,7 @@ class Service:
                     f"{param} must be shorter than the context of {room} tokens",
                     param=param,
                     code="context_length_exceeded",
-                    got=f"{len(tokens)} tokens",
+                    got=f"{len(tokens)} tokens or more",
                 )
         return found
 

@@ -126,6 +126,8 @@ class Engine(ClosedOnExit):
                 settings.queue_size,
             )
             self.eog_ids = target.eog_ids
+            # characters: as many tokens as fit, and a few more
+            self._longest_text = (self.context_size + 8) * max(map(len, self.texts))
             tokenizer = self.model.vocabulary.fingerprint
             self._memory = opened.enter_context(
                 open_memory(settings.data, settings.service, self.model.digest, tokenizer)
@@ -177,9 +179,25 @@ class Engine(ClosedOnExit):
         """Cancel all answers, store what they have, and free everything. Idempotent."""
         self._opened.close()
 
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of a whole prompt."""
-        return tuple(prompt_tokens(self.model, text))
+    def tokenize(self, text: str, *, plain: bool = False) -> tuple[int, ...]:
+        """Return the tokens of a whole prompt.
+
+        Of a text that is far too long for the context, these are the first ones, more than fit: tokenizing
+        all of it takes seconds of a thread that other requests need.
+
+        Args:
+            text: the text.
+            plain: special tokens are not recognised, and no BOS token is prepended.
+        """
+        begin = text[: self._longest_text]
+        tokens = self._tokens(begin, plain)
+        whole = len(begin) == len(text) or len(tokens) > self.context_size
+        return tokens if whole else self._tokens(text, plain)  # of a tokenizer that drops characters
+
+    def _tokens(self, text: str, plain: bool) -> tuple[int, ...]:
+        return tuple(
+            self.model.tokenize(text, parse_special=False) if plain else prompt_tokens(self.model, text)
+        )
 
     def compile(self, grammar: Structured) -> StructuredGrammar:
         """Compile a grammar, in bounded time. Blocks.

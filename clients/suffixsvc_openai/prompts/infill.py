@@ -13,13 +13,13 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc_driver.targets.llama.model import LlamaModel
 
 
-def infill_prompt(model: LlamaModel, before: str | Sequence[int], after: str) -> tuple[int, ...]:
-    """Return the tokens of a prompt. Both texts are plain: special tokens that they spell are not recognised.
+def infill_prompt(model: LlamaModel, before: Sequence[int], after: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens of a prompt.
 
     Args:
         model: the model.
-        before: the text before the answer, or its tokens.
-        after: the text after the answer.
+        before: tokens of the text before the answer.
+        after: tokens of the text after the answer.
 
     Raises:
         InvalidInputError: the model has no fill-in-the-middle tokens.
@@ -27,8 +27,6 @@ def infill_prompt(model: LlamaModel, before: str | Sequence[int], after: str) ->
     marks = model.infill_tokens
     if marks is None:
         raise InvalidInputError("the model must have fill-in-the-middle tokens", got=model.path.name)
-    prefix = model.tokenize(before, parse_special=False) if isinstance(before, str) else before
-    suffix = model.tokenize(after, parse_special=False)
     vocabulary = model.vocabulary
     bos = [vocabulary.bos_id] if vocabulary.add_bos else []
-    return (*bos, marks.prefix, *prefix, marks.suffix, *suffix, marks.middle)
+    return (*bos, marks.prefix, *before, marks.suffix, *after, marks.middle)

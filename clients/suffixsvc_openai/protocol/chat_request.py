@@ -7,7 +7,13 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from suffixsvc_openai.protocol.errors import invalid, unsupported
-from suffixsvc_openai.protocol.generation_request import Body, GenerationRequest
+from suffixsvc_openai.protocol.generation_request import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    Body,
+    GenerationRequest,
+    Items,
+)
 
 #: OpenAI's limit of top_logprobs
 MAX_TOP: Final = 20
@@ -44,7 +50,7 @@ class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_text_of)] = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Items[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
 
@@ -58,18 +64,18 @@ class Prediction(Body):
 class ChatRequest(GenerationRequest):
     """``POST /v1/chat/completions``."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Items[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP)
     response_format: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     functions: list[Any] | None = None
     function_call: Any = None
-    modalities: list[str] | None = None
+    modalities: Items[str] | None = None
     audio: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None
     prediction: Prediction | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from suffixsvc_openai.protocol.errors import invalid
-from suffixsvc_openai.protocol.generation_request import MAX_CHOICES, GenerationRequest
+from suffixsvc_openai.protocol.generation_request import MAX_CHOICES, GenerationRequest, Items
 
 #: tokens a completion has by default, as OpenAI's
 COMPLETION_TOKENS: Final = 16
@@ -25,7 +25,7 @@ def _prompt(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 class CompletionRequest(GenerationRequest):
     """``POST /v1/completions``. ``prompt`` is a text, its tokens, or a list of either."""
 
-    prompt: Annotated[str | list[str] | list[int] | list[list[int]], WrapValidator(_prompt)]
+    prompt: Annotated[str | Items[str] | Items[int] | Items[Items[int]], WrapValidator(_prompt)]
     max_tokens: int | None = Field(None, ge=0)
     echo: bool | None = None
     best_of: int | None = None

@@ -19,6 +19,7 @@ status     when                                               code
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from http import HTTPStatus
@@ -111,7 +112,7 @@ def of_validation(error: ValidationError, at: str = "") -> ApiError:
         return ApiError(HTTPStatus.BAD_REQUEST, f"the body must be JSON: {first['msg']}")
     param = (at + _path(first["loc"])).removeprefix(".")
     text = str(first["msg"])
-    shown = repr(first["input"])[:_SHOWN]
+    shown = _repr(first["input"])
     if first["type"] == "missing":
         return ApiError(HTTPStatus.BAD_REQUEST, f"{param} must be given", param=param)
     name = param or "the body"
@@ -119,6 +120,13 @@ def of_validation(error: ValidationError, at: str = "") -> ApiError:
         text = text.replace(begin, f"{name} {verb}")
     text = text if name in text else f"{name}: {text}"
     return ApiError(HTTPStatus.BAD_REQUEST, text, param=param or None, got=shown)
+
+
+def _repr(value: Any) -> str:
+    """Return the beginning of a value's repr, without making all of it."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxlong = short.maxother = _SHOWN
+    return short.repr(value)[:_SHOWN]
 
 
 def _path(parts: Iterable[int | str]) -> str:

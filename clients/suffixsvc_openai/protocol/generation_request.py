@@ -6,7 +6,7 @@ Types are strict, as OpenAI's are: ``"0.5"`` is not a number. Unknown fields are
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -19,9 +19,18 @@ MAX_STOP_CHARACTERS: Final = 1000
 #: choices of one request, over all its prompts
 MAX_CHOICES: Final = 64
 MAX_METADATA: Final = 16
+#: messages of a chat, or items of an input
+MAX_MESSAGES: Final = 16_384
+MAX_TOOLS: Final = 1024
 #: stands for a top_p of 0: both keep the most probable token
 _LEAST: Final = 1e-9
 MAX_BIASES: Final = 1024
+
+T = TypeVar("T")
+
+#: a list whose first invalid element is the only error: an error for each of a million elements would take
+#: gigabytes, and seconds in which no other request is answered
+Items = Annotated[list[T], Field(fail_fast=True)]
 
 
 class Body(BaseModel):
@@ -35,8 +44,23 @@ def unknown_fields(body: BaseModel) -> list[str]:
     return sorted(body.model_extra or {})
 
 
+#: names of fields are texts, of which strict validation makes no numbers
+_TokenId = Annotated[int, Field(strict=False)]
+
+
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
+
+
+def _at_most(limit: int) -> BeforeValidator:
+    """Refuse an object with more fields before each of them is checked, which may be an error for each."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > limit:
+            raise ValueError(f"have at most {limit} fields")
+        return value
+
+    return BeforeValidator(check)
 
 
 def _stops(texts: list[str] | None) -> list[str] | None:
@@ -66,7 +90,7 @@ class Suffixsvc(Body):
     """
 
     namespace: str | None = None
-    reads: Annotated[list[str] | None, Field(max_length=7)] = None
+    reads: Annotated[Items[str] | None, Field(max_length=7)] = None
     agent: str | None = None
     no_store: bool = False
     speculation: bool = True
@@ -79,7 +103,7 @@ class GenerationRequest(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
-    stop: Annotated[list[str] | None, BeforeValidator(_as_list), AfterValidator(_stops)] = None
+    stop: Annotated[Items[str] | None, BeforeValidator(_as_list), AfterValidator(_stops)] = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1)
@@ -88,11 +112,11 @@ class GenerationRequest(Body):
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, gt=0, le=10)
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        None, max_length=MAX_BIASES
-    )
+    logit_bias: Annotated[
+        dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]] | None, _at_most(MAX_BIASES)
+    ] = None
     max_tokens: int | None = Field(None, ge=1)
-    metadata: dict[str, str] | None = Field(None, max_length=MAX_METADATA)
+    metadata: Annotated[dict[str, str] | None, _at_most(MAX_METADATA)] = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

@@ -8,7 +8,13 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from suffixsvc_openai.protocol.errors import invalid, unsupported
-from suffixsvc_openai.protocol.generation_request import Body, GenerationRequest
+from suffixsvc_openai.protocol.generation_request import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    Body,
+    GenerationRequest,
+    Items,
+)
 
 #: fields of chat completions, and what they are called here
 _RENAMED: Final = {
@@ -59,18 +65,20 @@ class ResponsesRequest(GenerationRequest):
     Sampling has the fields of the other endpoints too (``stop``, ``seed``, ``top_k``, ..).
     """
 
-    input: Annotated[list[dict[str, Any]], BeforeValidator(_as_items)] = Field(min_length=1)
+    input: Annotated[Items[dict[str, Any]], BeforeValidator(_as_items)] = Field(
+        min_length=1, max_length=MAX_MESSAGES
+    )
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
     max_output_tokens: int | None = Field(None, ge=1)
-    tools: list[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = Field(None, ge=1)  # of hosted tools
     text: Text | None = None
     reasoning: Reasoning | None = None
-    include: list[str] | None = None
+    include: Items[str] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     background: bool | None = None

@@ -53,10 +53,10 @@ def _predicted(service: Service, body: ChatRequest) -> tuple[int, ...]:
     if body.prediction is None:
         return ()
     room = service.engine.context_size
-    tokens = service.engine.model.tokenize(body.prediction.content, parse_special=False)
+    tokens = service.engine.tokenize(body.prediction.content, plain=True)
     if len(tokens) > room:
-        raise invalid("prediction.content", f"have at most {room} tokens", got=len(tokens))
-    return tuple(tokens)
+        raise invalid("prediction.content", f"have at most {room} tokens", got=f"{len(tokens)} or more")
+    return tokens
 
 
 def _turn(body: ChatRequest) -> ChatTurn:

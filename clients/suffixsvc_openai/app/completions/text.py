@@ -73,10 +73,11 @@ async def completions(service: Service, request: Request) -> Response:
 
 
 def _prompt(engine: Engine, prompt: str | list[int], body: CompletionRequest) -> Prompt:
+    # in the texts around an infill, special tokens are not recognised
+    infill = bool(body.suffix)
+    tokens = engine.tokenize(prompt, plain=infill) if isinstance(prompt, str) else tuple(prompt)
     if body.suffix:
-        tokens = infill_prompt(engine.model, prompt, body.suffix)
-    else:
-        tokens = engine.tokenize(prompt) if isinstance(prompt, str) else tuple(prompt)
+        tokens = infill_prompt(engine.model, tokens, engine.tokenize(body.suffix, plain=True))
     if not body.echo:
         return Prompt(tokens)
     size = engine.model.vocab_size
