@@ -21,13 +21,12 @@ BODY_SECONDS: Final = 60.0
 B = TypeVar("B", bound=BaseModel)
 
 
-async def read_body(request: Request, kind: type[B], *, limit: int = MAX_BODY_BYTES) -> B:
+async def read_body(request: Request, kind: type[B]) -> B:
     """Read a body and validate it.
 
     Args:
         request: the request.
         kind: model of the body.
-        limit: bytes of the body.
 
     Raises:
         ApiError: 400, 408 or 413.
@@ -35,7 +34,7 @@ async def read_body(request: Request, kind: type[B], *, limit: int = MAX_BODY_BY
     """
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            data = await _read(request, limit)
+            data = await _read(request)
     except TimeoutError:
         raise ApiError(
             HTTPStatus.REQUEST_TIMEOUT,
@@ -48,23 +47,23 @@ async def read_body(request: Request, kind: type[B], *, limit: int = MAX_BODY_BY
         raise of_validation(error) from None
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(request: Request) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size <= limit:
+        if size <= MAX_BODY_BYTES:
             parts.append(part)
         else:
             parts.clear()
         if size > _DISCARDED_BYTES:
             break
-    if size > limit:
+    if size > MAX_BODY_BYTES:
         raise ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             "the body is too large",
             code="request_too_large",
-            expected=f"at most {limit} bytes",
+            expected=f"at most {MAX_BODY_BYTES} bytes",
             got=f"{size} bytes or more",
         )
     return b"".join(parts)
