@@ -286,8 +286,8 @@ def test_no_forbidden_token_passes(model: LlamaModel, seed: int) -> None:
         before = valid_draft(draft, budget, model.vocab_size, DraftSource.CORPUS)
         cut, count = cut_forbidden(draft, budget, model.vocab_size, grammar.allowed)
         after_cut = valid_draft(cut, budget, model.vocab_size, DraftSource.CORPUS)
-        assert grammar.allowed(after_cut.token_ids) == len(after_cut), (draft, budget)
-        if grammar.allowed(before.token_ids) == len(before) and kind != 1 and kind != 2:
+        assert grammar.allowed(after_cut.token_ids) == len(after_cut.token_ids), (draft, budget)
+        if grammar.allowed(before.token_ids) == len(before.token_ids) and kind != 1 and kind != 2:
             assert after_cut.token_ids == before.token_ids
         if kind == 0:
             assert after_cut.token_ids == before.token_ids[: grammar.allowed(before.token_ids)]
