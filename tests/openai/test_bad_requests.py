@@ -11,6 +11,7 @@ import pytest
 
 from suffixsvc_openai.app.run import OpenAIServer
 from support.serving import PATIENCE_S
+from support.tiny_gguf import VOCAB_SIZE
 
 CHAT: dict[str, Any] = {
     "model": "cycle",
@@ -80,6 +81,8 @@ def text_error(http: httpx.Client, status: int = 400, **fields: Any) -> dict[str
         ("logit_bias", {"logit_bias": {"-1": 1}}),
         ("logit_bias.x", {"logit_bias": {"x": 1}}),
         ("logit_bias.97", {"logit_bias": {"97": 1000}}),
+        ("logit_bias", {"logit_bias": {str(token): -100 for token in range(VOCAB_SIZE)}}),
+        ("repetition_penalty", {"repetition_penalty": 1e-300}),
         ("logprobs", {"top_logprobs": 2}),
         ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
         ("modalities", {"modalities": ["audio"]}),
@@ -183,6 +186,12 @@ def test_unknown_fields_are_ignored_and_counted(http: httpx.Client) -> None:
     answer = http.post("/v1/chat/completions", json={**CHAT, "wish": 1, "hope": {"a": []}})
     assert answer.status_code == 200
     assert ignored() == before + 2
+
+
+def test_a_temperature_next_to_0_is_0(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={**TEXT, "temperature": 5e-324})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["text"] == "cdef"
 
 
 def test_null_is_the_default_of_every_optional_field(http: httpx.Client) -> None:

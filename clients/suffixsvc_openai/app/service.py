@@ -25,7 +25,7 @@ from suffixsvc_openai.engine.plans import Caller, Plan, Prompt
 from suffixsvc_openai.live.feed import Feed
 from suffixsvc_openai.live.viewer import ViewerLimit
 from suffixsvc_openai.protocol.errors import ApiError, invalid, queue_full, stopping
-from suffixsvc_openai.protocol.generation_request import GenerationRequest, unknown_fields
+from suffixsvc_openai.protocol.generation_request import BANNED, GenerationRequest, unknown_fields
 from suffixsvc_openai.responses.stored import ResponseStore
 
 _SEEDS: Final = 1 << 63
@@ -186,3 +186,5 @@ class Service:
         for token in body.logit_bias or ():
             if not 0 <= token < size:
                 raise invalid("logit_bias", f"have token ids 0 .. {size - 1}", got=token)
+        if sum(bias == BANNED for bias in (body.logit_bias or {}).values()) == size:
+            raise invalid("logit_bias", f"leave a token that is not banned by {BANNED}")

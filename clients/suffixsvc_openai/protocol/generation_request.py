@@ -25,6 +25,10 @@ MAX_TOOLS: Final = 1024
 #: stands for a top_p of 0: both keep the most probable token
 _LEAST: Final = 1e-9
 MAX_BIASES: Final = 1024
+#: bias that bans a token, as OpenAI describes it
+BANNED: Final = -100
+#: below it a temperature is 0 to the driver, which divides by it
+_LEAST_TEMPERATURE: Final = 1e-30
 
 T = TypeVar("T")
 
@@ -111,7 +115,7 @@ class GenerationRequest(Body):
     min_p: float | None = Field(None, ge=0, le=1)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    repetition_penalty: float | None = Field(None, ge=1e-6, le=10)
     logit_bias: Annotated[
         dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]] | None, _at_most(MAX_BIASES)
     ] = None
@@ -138,14 +142,15 @@ class GenerationRequest(Body):
         return None
 
     def sampling(self, seed: int) -> Sampling:
-        """Return the driver's settings. A bias of -100 bans a token, as OpenAI describes it.
+        """Return the driver's settings. A bias of :data:`BANNED` is minus infinity.
 
         Args:
             seed: of this choice.
         """
-        bias = {token: float("-inf") if at == -100 else at for token, at in (self.logit_bias or {}).items()}
+        temperature = 1.0 if self.temperature is None else self.temperature
+        bias = {token: float("-inf") if at == BANNED else at for token, at in (self.logit_bias or {}).items()}
         return Sampling(
-            temperature=1.0 if self.temperature is None else self.temperature,
+            temperature=0.0 if temperature < _LEAST_TEMPERATURE else temperature,
             top_k=max(0, self.top_k or 0),
             top_p=1.0 if self.top_p is None else max(self.top_p, _LEAST),
             min_p=self.min_p or 0.0,
