@@ -50,22 +50,25 @@ def test_outputs_are_stored_by_the_name_that_the_client_gives(cycle: Path, data:
     assert namespaces(data) == {f"local/{name}/{model}": 1 for name in names}
 
 
-def test_labels_name_the_agent(cycle: Path, data: Path) -> None:
+def test_labels_name_the_agent_and_the_conversation(cycle: Path, data: Path) -> None:
     with running(settings_of(cycle, data=data)) as server, client_of(server) as client:
         chat(client, user="u1", metadata={"agent": "planner"}, prompt_cache_key="c1")
         system = {"role": "system", "content": "You are a planner."}
-        chat(client, messages=[system, {"role": "user", "content": "1"}])
-        chat(client, messages=[system, {"role": "user", "content": "2"}])
+        first = [system, {"role": "user", "content": "1"}]
+        answer = {"role": "assistant", "content": "one"}
+        for messages in (first, [*first, answer, {"role": "user", "content": "2"}], [system, answer]):
+            chat(client, messages=messages)
     with SuffixCache(data, background=False) as cache:
         [path] = [record.path for record in cache.namespaces()]
-        stored = sorted(
-            (output.output.labels for output in stored_outputs(cache, path)), key=lambda each: str(each)
-        )
-    assert {"principal": "local", "agent": "planner", "user": "u1", "prompt_cache_key": "c1"} in stored
-    hashed = [each["agent"] for each in stored if each["agent"] != "planner"]
-    assert len(hashed) == 2
-    assert hashed[0] == hashed[1]
-    assert hashed[0].startswith("agent-")
+        stored = [output.output.labels for output in stored_outputs(cache, path)]
+    [named] = [each for each in stored if each["agent"] == "planner"]
+    assert named.items() >= {"principal": "local", "user": "u1", "prompt_cache_key": "c1"}.items()
+    others = [each for each in stored if each is not named]
+    assert len({each["agent"] for each in others}) == 1
+    assert others[0]["agent"].startswith("agent-")
+    turns = [each["conversation"] for each in others]
+    assert sorted(map(turns.count, turns)) == [1, 2, 2], "the second request continues the first"
+    assert all(each.startswith("conversation-") for each in turns)
 
 
 def suffix_tokens(answer: Any) -> int:

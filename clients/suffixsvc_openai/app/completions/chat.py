@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from suffixsvc_openai.app.answers.responding import respond
 from suffixsvc_openai.app.completions.choices_writer import ChoicesWriter
 from suffixsvc_openai.app.completions.message_choice import MessageChoice
-from suffixsvc_openai.app.http.callers import Speaker, caller_of, texts_of
+from suffixsvc_openai.app.http.callers import Speaker, caller_of
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.chat.history import check_calls
 from suffixsvc_openai.chat.turn import ChatTurn
@@ -29,8 +29,8 @@ async def chat_completions(service: Service, request: Request) -> Response:
     service.require_model(body.model)
     body.check()
     turn = await asyncio.to_thread(_turn, body)  # a conversation may be long
-    system = texts_of((each.role, each.content) for each in body.messages)
-    speaker = Speaker(system, tuple(tool["function"]["name"] for tool in turn.tools))
+    messages = ((each.role, each.content) for each in body.messages)
+    speaker = Speaker.of(messages, (tool["function"]["name"] for tool in turn.tools))
     caller = caller_of(principal, request.headers, body, speaker)
     chat = service.chat
 

@@ -1,7 +1,8 @@
-"""Caller of a request and label of its agent, from headers, body and prompt.
+"""Caller of a request and labels of its agent and conversation, from headers, body and prompt.
 
 Frameworks send no name of an agent: without one it is a hash of the system prompt and the names of the tools,
-which are an agent's own in every framework that was examined.
+which are an agent's own in every framework that was examined. They send no id of a conversation either; its
+requests have the first messages in common.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Self
 
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidNamespaceError
@@ -28,20 +29,49 @@ MAX_NAME_BYTES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """What identifies an agent without a name."""
+    """What identifies an agent without a name, and its conversation.
+
+    Attributes:
+        system: its system messages.
+        tools: names of its tools.
+        opening: first other message of the conversation, which all its requests begin with; None without
+            messages.
+    """
 
     system: str = ""
     tools: tuple[str, ...] = ()
+    opening: str | None = None
+
+    @classmethod
+    def of(cls, messages: Iterable[tuple[str, str | None]], tools: Iterable[str]) -> Self:
+        """Return the speaker of messages (role, content)."""
+        system: list[str] = []
+        opening = None
+        for role, text in messages:
+            if role in ("system", "developer"):
+                system.append(text or "")
+            elif opening is None:
+                opening = text or ""
+        return cls("\n".join(system), tuple(sorted(tools)), opening)
 
     @property
-    def label(self) -> str:
-        """Its label; empty if nothing identifies it."""
-        if not self.system and not self.tools:
+    def agent(self) -> str:
+        """Label of the agent; empty if nothing identifies it."""
+        return f"agent-{_digest(self.system, *self.tools)}" if self.system or self.tools else ""
+
+    @property
+    def conversation(self) -> str:
+        """Label of the conversation; empty if nothing identifies it."""
+        if self.opening is None:
             return ""
-        digest = hashlib.sha256()
-        for text in (self.system, *sorted(self.tools)):
-            digest.update(len(text.encode()).to_bytes(8, "little") + text.encode())
-        return f"agent-{digest.hexdigest()[:12]}"
+        return f"conversation-{_digest(self.opening, self.system, *self.tools)}"
+
+
+def _digest(*texts: str) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(len(text.encode()).to_bytes(8, "little") + text.encode())
+    return digest.hexdigest()[:12]
 
 
 def caller_of(
@@ -58,10 +88,11 @@ def caller_of(
         (own.namespace, "suffixsvc.namespace"),
         (metadata.get("namespace"), "metadata.namespace"),
     ) or (DEFAULT_NAME, "")
-    agent = own.agent or metadata.get("agent") or headers.get(AGENT_HEADER) or speaker.label
+    agent = own.agent or metadata.get("agent") or headers.get(AGENT_HEADER) or speaker.agent
     labels = {
         "principal": principal,
         "agent": agent,
+        "conversation": speaker.conversation,
         "user": body.user or body.safety_identifier or "",
         "prompt_cache_key": body.prompt_cache_key or "",
         "project": headers.get("openai-project", ""),
@@ -90,8 +121,3 @@ def _checked(name: str, param: str) -> str:
     if len(name.encode()) > MAX_NAME_BYTES:
         raise invalid(param, f"have at most {MAX_NAME_BYTES} bytes", got=len(name.encode()))
     return name
-
-
-def texts_of(roles: Iterable[tuple[str, str | None]]) -> str:
-    """Return the text of the system messages among (role, content)."""
-    return "\n".join(text or "" for role, text in roles if role in ("system", "developer"))

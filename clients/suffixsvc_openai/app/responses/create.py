@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_openai.app.answers.answer import Answer
 from suffixsvc_openai.app.answers.responding import respond
-from suffixsvc_openai.app.http.callers import Speaker, caller_of, texts_of
+from suffixsvc_openai.app.http.callers import Speaker, caller_of
 from suffixsvc_openai.app.responses.truncation import truncated_prompt
 from suffixsvc_openai.app.responses.writer import ResponseWriter
 from suffixsvc_openai.app.service import Service
@@ -52,8 +52,8 @@ async def create_response(service: Service, request: Request) -> Response:
     # in a thread: a conversation may be long
     asked = await asyncio.to_thread(_conversation, body, service.responses, principal)
     turn, chat = asked.turn, service.chat
-    system = texts_of((each["role"], each["content"]) for each in turn.messages)
-    speaker = Speaker(system, tuple(tool["function"]["name"] for tool in turn.tools))
+    messages = ((each["role"], each["content"]) for each in turn.messages)
+    speaker = Speaker.of(messages, (tool["function"]["name"] for tool in turn.tools))
     caller = caller_of(principal, request.headers, body, speaker)
 
     def prompt() -> Prompt:
