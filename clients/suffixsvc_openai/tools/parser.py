@@ -105,10 +105,10 @@ class ToolCallParser:
     def finish(self) -> list[Delta]:
         """Return what was held back. The parser must not be used afterwards."""
         after = self._state == self._after or self._cut_closer()
-        if self._started or (after and not "".join(self._held).strip(_SPACE)):
+        if self._bound or self._started or (after and not "".join(self._held).strip(_SPACE)):
             self._held, self._match = [], ""
         self._reject()
-        if self._has_content or not self.calls:
+        if not self._bound and (self._has_content or not self.calls):
             self._flush_spaces()
         return self._taken()
 

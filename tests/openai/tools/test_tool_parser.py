@@ -183,15 +183,15 @@ def test_deltas_come_as_soon_as_they_are_known() -> None:
     assert parser.finish() == []
 
 
-@pytest.mark.parametrize(
-    ("tool_format", "text"),
-    [
-        (HERMES, f"<tool_call>\n{CALL}\n</tool_call>\n<tool_call>\n{NOW}\n</tool_call>"),
-        (LLAMA3, f"{CALL}; {NOW}".replace("arguments", "parameters")),
-        (MISTRAL, f"[TOOL_CALLS] [{CALL}, {NOW}]"),
-        (MISTRAL_V13, f"[TOOL_CALLS]get_weather[ARGS]{ROME}[TOOL_CALLS]now[ARGS]{{}}"),
-    ],
-)
+BOUND = [
+    (HERMES, f"<tool_call>\n{CALL}\n</tool_call>\n<tool_call>\n{NOW}\n</tool_call>"),
+    (LLAMA3, f"{CALL}; {NOW}".replace("arguments", "parameters")),
+    (MISTRAL, f"[TOOL_CALLS] [{CALL}, {NOW}]"),
+    (MISTRAL_V13, f"[TOOL_CALLS]get_weather[ARGS]{ROME}[TOOL_CALLS]now[ARGS]{{}}"),
+]
+
+
+@pytest.mark.parametrize(("tool_format", "text"), BOUND)
 def test_text_that_a_grammar_binds_is_passed_on_at_once(tool_format: ToolFormat, text: str) -> None:
     assert parse(tool_format, text, bound=True) == ("", BOTH)
     parser = parser_of(tool_format, bound=True)
@@ -199,6 +199,18 @@ def test_text_that_a_grammar_binds_is_passed_on_at_once(tool_format: ToolFormat,
     assert parser.feed(text[:cut]) == [CallStart(0, "id0", "get_weather"), ArgumentsDelta(0, '{"city": "Ro')]
     assert parser.feed(text[cut : cut + 1]) == [ArgumentsDelta(0, "m")]
     assert parser.finish() == []  # the answer was cut: so are the arguments
+
+
+@pytest.mark.parametrize(("tool_format", "text"), BOUND)
+def test_text_that_a_grammar_binds_has_no_content_wherever_it_is_cut(
+    tool_format: ToolFormat, text: str
+) -> None:
+    for cut in range(len(text)):
+        content, calls = parse(tool_format, text[:cut], bound=True)
+        assert content == "", cut
+        for (name, arguments), (whole_name, whole) in zip(calls, BOTH, strict=False):
+            assert name == whole_name
+            assert whole.startswith(arguments)
 
 
 def test_ids_are_unique() -> None:
