@@ -57,7 +57,9 @@ def test_the_embedded_example_runs(folder: Path) -> None:
 
 
 def test_the_endpoint_example_runs_against_the_server_as_started_there(folder: Path) -> None:
-    [_, _, model, *options] = shlex.split(SHELL[0])
+    download, start = SHELL[0].splitlines()
+    [_, _, model, *options] = shlex.split(start)
+    assert download == f"suffixsvc models get {model}"
     query = "SELECT name FROM customers WHERE city = 'Lisbon';"
     write_tiny_agent(folder / f"{model}.gguf", [Line("true", query)])
     ready = folder / "ready.json"

@@ -92,6 +92,7 @@ def text_error(http: httpx.Client, status: int = 400, **fields: Any) -> dict[str
         ("suffixsvc.namespace", {"suffixsvc": {"namespace": "a//b"}}),
         ("suffixsvc.namespace", {"suffixsvc": {"namespace": "../other"}}),
         ("suffixsvc.no_store", {"suffixsvc": {"no_store": "yes"}}),
+        ("suffixsvc.namespce", {"suffixsvc": {"namespce": "x"}}),
         ("metadata.namespace", {"metadata": {"namespace": "a b"}}),
         ("model", {"model": None}),
         ("model", {"model": 5}),

@@ -115,6 +115,8 @@ def of_validation(error: ValidationError, at: str = "") -> ApiError:
     shown = _repr(first["input"])
     if first["type"] == "missing":
         return ApiError(HTTPStatus.BAD_REQUEST, f"{param} must be given", param=param)
+    if first["type"] == "extra_forbidden":
+        return ApiError(HTTPStatus.BAD_REQUEST, f"{param} must be a known option", param=param)
     name = param or "the body"
     for begin, verb in (("Input should ", "must "), ("Value error, ", "must ")):
         text = text.replace(begin, f"{name} {verb}")

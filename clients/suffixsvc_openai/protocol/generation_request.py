@@ -82,8 +82,9 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class Suffixsvc(Body):
-    """``suffixsvc``: this server's own options.
+class Suffixsvc(BaseModel):
+    """``suffixsvc``: this server's own options, of which unknown ones are refused: a misspelt namespace would
+    mix projects.
 
     Attributes:
         namespace: the part of the namespace's path that the client chooses.
@@ -92,6 +93,8 @@ class Suffixsvc(Body):
         no_store: do not store the output.
         speculation: draft at all.
     """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     namespace: str | None = None
     reads: Annotated[Items[str] | None, Field(max_length=7)] = None
