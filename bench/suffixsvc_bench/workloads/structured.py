@@ -13,25 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from suffixsvc_bench.workloads.task import Task, make_task, message, read_themes
+from suffixsvc_openai.prompts.tool_prompt import TOOLS_TEXT
 
 #: system message for tools of the Qwen and Hermes models
-_TOOLS: Final = """\
-You are a helpful assistant.
-
-# Tools
-
-You may call one or more functions to assist with the user query.
-
-You are provided with function signatures within <tools></tools> XML tags:
-<tools>
-{tools}
-</tools>
-
-For each function call, return a json object with function name and arguments \
-within <tool_call></tool_call> XML tags:
-<tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
+_TOOLS: Final = f"You are a helpful assistant.\n\n{TOOLS_TEXT}"
 _COUNT: Final = 6
 MAX_TOKENS: Final = 480
 

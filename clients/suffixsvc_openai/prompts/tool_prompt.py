@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-_TOOLS: Final = """\
+#: describes tools in a system message; {tools}: a definition per line
+TOOLS_TEXT: Final = """\
 # Tools
 
 You may call one or more functions to assist with the user query.
@@ -59,7 +60,7 @@ def with_tools_as_text(
 
 
 def _described(messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    about = _TOOLS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    about = TOOLS_TEXT.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     if messages and messages[0]["role"] in ("system", "developer"):
         first = messages[0]
         return [{**first, "content": f"{first['content']}\n\n{about}"}, *messages[1:]]
