@@ -10,7 +10,7 @@ import pytest
 import openai
 from suffixsvc_openai.app.run import OpenAIServer
 from support.openai_serving import CYCLE, TURN_END, client_of, running, settings_of
-from support.tiny_gguf import chain_of, write_tiny_chain
+from support.tiny_gguf import chain_of, write_tiny_chain, write_tiny_llama
 
 
 @pytest.fixture(scope="session")
@@ -44,4 +44,16 @@ def client(server: OpenAIServer) -> Iterator[openai.OpenAI]:
 def brief_client(brief: Path) -> Iterator[openai.OpenAI]:
     """A client of a server of the brief model."""
     with running(settings_of(brief)) as server, client_of(server) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of random weights; each byte is a token."""
+    return write_tiny_llama(tmp_path_factory.mktemp("noise") / "noise.gguf", seed=7, context=2048)
+
+
+@pytest.fixture(scope="module")
+def noise_client(noise: Path) -> Iterator[openai.OpenAI]:
+    with running(settings_of(noise)) as server, client_of(server) as client:
         yield client

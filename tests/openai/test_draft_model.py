@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,16 @@ from suffixsvc_driver.layers.draft_models import DraftProcess
 from suffixsvc_driver.profile.settings_file import LayerSettings
 from suffixsvc_openai.app.run import OpenAIServer
 from suffixsvc_openai.engine.drafting import DraftingSettings
-from support.openai_serving import CYCLE, LANES, client_of, cycle_text, idle, running, settings_of
+from support.openai_serving import (
+    CYCLE,
+    LANES,
+    client_of,
+    cycle_text,
+    idle,
+    running,
+    settings_of,
+    stream_on_every_lane,
+)
 from support.tiny_gguf import chain_of, write_tiny_chain
 
 #: the draft model alone drafts
@@ -87,27 +95,7 @@ def test_a_worker_that_is_lost_costs_no_answer(
     drafted: OpenAIServer, harm: Callable[[ChildProcess], None]
 ) -> None:
     """On every lane a stream is under way; all end with the right text, and so do later ones."""
-    texts = [""] * LANES
-    begun = [threading.Event() for _ in texts]
-
-    def ask(at: int) -> None:
-        with client_of(drafted) as client:
-            stream = client.completions.create(
-                model="cycle", prompt="ab", max_tokens=1500, temperature=0, stream=True
-            )
-            for chunk in stream:
-                texts[at] += chunk.choices[0].text
-                if len(texts[at]) > 50:
-                    begun[at].set()
-
-    threads = [threading.Thread(target=ask, args=(at,)) for at in range(LANES)]
-    for each in threads:
-        each.start()
-    for event in begun:
-        assert event.wait(60)
-    harm(worker_of(drafted))
-    for each in threads:
-        each.join()
+    texts = stream_on_every_lane(drafted, 1500, lambda: harm(worker_of(drafted)))
     assert texts == [cycle_text("b", 1500)] * LANES
     with client_of(drafted) as client:
         for _ in range(3):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,6 @@ from support.targets import WIDTH_INDEPENDENT
 from support.tiny_gguf import EOS_ID, write_tiny_llama
 
 PROMPT = "Grün ist die Farbe; \U0001f34f are green, and so on, and so on."
-
-
-@pytest.fixture(scope="module")
-def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("noise") / "noise.gguf", seed=7, context=2048)
-
-
-@pytest.fixture(scope="module")
-def noise_client(noise: Path) -> Iterator[openai.OpenAI]:
-    with running(settings_of(noise)) as server, client_of(server) as client:
-        yield client
 
 
 def complete(client: openai.OpenAI, **fields: Any) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,15 @@ from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_openai.engine.memory import PAUSE_SECONDS, Memory
 from suffixsvc_openai.engine.plans import Caller
 from support.hostile_service import hostile_service
-from support.openai_serving import LANES, client_of, cycle_text, idle, running, settings_of
+from support.openai_serving import (
+    LANES,
+    client_of,
+    cycle_text,
+    idle,
+    running,
+    settings_of,
+    stream_on_every_lane,
+)
 from support.serving import ServeProcess, socket_dir
 
 TOKENS = 1500
@@ -40,27 +47,7 @@ def test_a_service_that_is_lost_costs_no_answer(
 ) -> None:
     """A stream is under way on every lane; then more answers than lanes begin."""
     with running(settings_of(cycle, service=service.address)) as server:
-        texts = [""] * LANES
-        begun = [threading.Event() for _ in texts]
-
-        def ask(at: int) -> None:
-            with client_of(server) as client:
-                stream = client.completions.create(
-                    model="cycle", prompt="ab", max_tokens=TOKENS, temperature=0, stream=True
-                )
-                for chunk in stream:
-                    texts[at] += chunk.choices[0].text
-                    if len(texts[at]) > 50:
-                        begun[at].set()
-
-        threads = [threading.Thread(target=ask, args=(at,)) for at in range(LANES)]
-        for each in threads:
-            each.start()
-        for event in begun:
-            assert event.wait(60)
-        harm(service)
-        for each in threads:
-            each.join()
+        texts = stream_on_every_lane(server, TOKENS, lambda: harm(service))
         assert texts == [cycle_text("b", TOKENS)] * LANES
         with client_of(server) as client:
             later = client.completions.create(

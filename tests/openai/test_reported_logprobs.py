@@ -16,22 +16,11 @@ from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_openai.protocol.logprobs import ScoredToken, chat_logprobs, completion_logprobs
 from support.openai_serving import NO_DRAFTS, client_of, running, settings_of
 from support.targets import WIDTH_INDEPENDENT
-from support.tiny_gguf import chain_of, write_tiny_chain, write_tiny_llama
+from support.tiny_gguf import chain_of, write_tiny_chain
 
 #: characters of two, three and four bytes, each byte a token
 WIDE = "aä€\U0001f4a9\n"
 PROMPT = "the same words, the same words, the same"
-
-
-@pytest.fixture(scope="module")
-def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("noise") / "noise.gguf", seed=7, context=2048)
-
-
-@pytest.fixture(scope="module")
-def noise_client(noise: Path) -> Iterator[openai.OpenAI]:
-    with running(settings_of(noise)) as server, client_of(server) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

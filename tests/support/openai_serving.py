@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,37 @@ def idle(server: OpenAIServer) -> None:
     """Wait until no answer is left: every lane is free, and what was written is stored."""
     eventually(lambda: server.service.engine.unfinished == 0, "no answer is left")
     assert server.service.engine.load == (0, 0)
+
+
+def stream_on_every_lane(server: OpenAIServer, tokens: int, harm: Callable[[], None]) -> list[str]:
+    """Return the texts of one stream per lane, each the cycle after "ab".
+
+    Args:
+        tokens: of each stream.
+        harm: called while all streams are under way.
+    """
+    texts = [""] * LANES
+    begun = [threading.Event() for _ in texts]
+
+    def ask(at: int) -> None:
+        with client_of(server) as client:
+            stream = client.completions.create(
+                model="cycle", prompt="ab", max_tokens=tokens, temperature=0, stream=True
+            )
+            for chunk in stream:
+                texts[at] += chunk.choices[0].text
+                if len(texts[at]) > 50:
+                    begun[at].set()
+
+    threads = [threading.Thread(target=ask, args=(at,)) for at in range(LANES)]
+    for each in threads:
+        each.start()
+    for event in begun:
+        assert event.wait(60)
+    harm()
+    for each in threads:
+        each.join()
+    return texts
 
 
 def send(server: OpenAIServer, body: dict[str, Any], headers: dict[str, str] | None = None) -> socket.socket:
