@@ -25,6 +25,12 @@ class ProbeOptions(LoadOptions):
 
     model: str = argument(metavar="MODEL", help="A GGUF file, or the name of a downloaded model.")
     threads: int | None = option(None, min=1, help="Threads. Default: one per physical core.")
+    flash_attention: bool | None = option(
+        None,
+        "--flash-attention/--no-flash-attention",
+        help="Use flash attention, as suffixsvc openai does on a CPU.",
+        show_default="found by a trial",
+    )
     max_width: int = option(64, min=2, max=512, help="Maximum width of a measured step, in tokens.")
     rounds: int = option(5, min=1, help="Measurements of each width.")
     again: bool = option(False, "--again", help="Measure even if a curve is stored.")
@@ -68,6 +74,7 @@ def probe(options: ProbeOptions, as_json: AsJson = False) -> None:
         threads=threads,
         max_width=options.max_width,
         kv_type=options.kv_type_or_default,
+        flash_attention=options.flash_attention,
     )
     with (
         LlamaModel(path, offload=offload) as model,

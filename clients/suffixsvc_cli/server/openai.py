@@ -45,7 +45,7 @@ class OpenAIOptions(LoadOptions):
         None,
         "--flash-attention/--no-flash-attention",
         help="Use flash attention.",
-        show_default="found by a trial",
+        show_default="on a CPU; on GPUs by a trial",
     )
     draft: str | None = option(
         None,

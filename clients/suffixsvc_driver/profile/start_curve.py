@@ -18,6 +18,7 @@ from suffixsvc.errors import ModelError
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import GUESSED, STORED, LiveCurve
 from suffixsvc_driver.profile.target_cost import stored_curve
+from suffixsvc_driver.targets.llama.attention import choose_flash_attention
 from suffixsvc_driver.targets.llama.context_settings import ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.single import LlamaTarget
@@ -42,10 +43,13 @@ def start_curve(
 
     Args:
         model: the target's model; a small context is created on it and freed.
-        settings: of the target; a curve of all its lanes is that of one.
+        settings: of the target, whose lanes share KV; a curve of all its lanes is that of one.
         clock: seconds.
     """
-    alone = replace(settings, slots=1, branches=0, prefixes=0, context_size=_CONTEXT)
+    attention = choose_flash_attention(model, settings, shared=True)
+    alone = replace(
+        settings, slots=1, branches=0, prefixes=0, context_size=_CONTEXT, flash_attention=attention
+    )
     try:
         with LlamaTarget(model, alone) as target:
             stored = stored_curve(target)

@@ -62,7 +62,7 @@ class TargetBase(ClosedOnExit):
 
     def _open(self, settings: ContextSettings, opened: ExitStack, *, unified: bool, lanes: int) -> None:
         self.settings = settings = replace(
-            settings, flash_attention=choose_flash_attention(self.model, settings)
+            settings, flash_attention=choose_flash_attention(self.model, settings, shared=unified)
         )
         # Neither shares KV cells: a recurrent state belongs to one path, and windowed layers recycle only
         # cells that a single sequence holds.

@@ -13,6 +13,7 @@ from suffixsvc_driver.targets.llama import attention
 from suffixsvc_driver.targets.llama.attention import choose_flash_attention
 from suffixsvc_driver.targets.llama.context import ContextSettings, LlamaContext
 from suffixsvc_driver.targets.llama.model import LlamaModel
+from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_driver.targets.single import LlamaTarget
 
 
@@ -27,6 +28,15 @@ def test_what_was_said_holds_and_nothing_is_tried(model: LlamaModel, monkeypatch
         for said in (True, False):
             assert choose_flash_attention(model, ContextSettings(flash_attention=said)) is said
         assert choose_flash_attention(model, ContextSettings(max_width=1)) is None
+
+
+def test_lanes_share_kv_with_it_without_a_trial(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(attention, "LlamaContext", None)
+        with ParallelLlama(model, ContextSettings(context_size=256, threads=1, slots=2)) as target:
+            assert target.settings.flash_attention is True
+    with model, ParallelLlama(model, ContextSettings(context_size=256, flash_attention=False)) as target:
+        assert target.settings.flash_attention is False
 
 
 @pytest.mark.parametrize("shows", [False, True])
