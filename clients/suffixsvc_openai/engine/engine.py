@@ -146,6 +146,8 @@ class Engine(ClosedOnExit):
             opened.callback(self._starters.shutdown)
             self._compilers = ThreadPoolExecutor(_COMPILERS, "suffixsvc-compilers")
             opened.callback(self._compilers.shutdown)
+            # the first answer with a grammar would wait for it
+            self._compilers.submit(self._target.compiler.prepare)
             self._opened = opened.pop_all()
 
     @property

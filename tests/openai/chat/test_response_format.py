@@ -248,3 +248,21 @@ def test_grammars_that_compile_for_long_delay_no_other_answer(
     go_on.set()
     eventually(lambda: not noisy.service.engine._target.compiler._left, "they are compiled")
     assert json.loads(text_of(noise, schema({"enum": ["after"]}))) == "after"
+
+
+def test_the_tokenizer_of_grammars_is_made_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a large vocabulary that takes about a second, for which the first answer with a grammar waited."""
+    made = threading.Event()
+    prepare = structured_compiler.GrammarCompiler.prepare
+
+    def recorded(compiler: structured_compiler.GrammarCompiler) -> None:
+        prepare(compiler)
+        made.set()
+
+    monkeypatch.setattr(structured_compiler.GrammarCompiler, "prepare", recorded)
+    model = tmp_path / "noise.gguf"
+    write_tiny_llama(model)
+    with running(settings_of(model)):
+        assert made.wait(PATIENCE_S)

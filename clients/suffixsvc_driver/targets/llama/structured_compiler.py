@@ -66,6 +66,18 @@ class GrammarCompiler:
         self._live: WeakValueDictionary[Structured, Compiled] = WeakValueDictionary()
         self._left = 0  # compilations that were left to finish
 
+    def prepare(self) -> None:
+        """Make llguidance's tokenizer, which takes about a second for a large vocabulary.
+
+        Otherwise the first call of :meth:`compile` does.
+
+        Raises:
+            MissingExtraError: llguidance is not installed.
+            GrammarError: the model has no end-of-generation token.
+            ModelError: the model was closed.
+        """
+        self._open_tokenizer()
+
     def compile(self, value: Structured) -> StructuredGrammar:
         """Return the grammar at its start, an independent copy.
 
@@ -90,7 +102,7 @@ class GrammarCompiler:
         return StructuredGrammar(self._model, tokenizer, start)
 
     def _open_tokenizer(self) -> Any:
-        """Return llguidance's tokenizer, made at the first call, which takes about a second."""
+        """Return llguidance's tokenizer, made at the first call."""
         _ = self._model.handle
         with self._tokenizer_lock:
             if self._tokenizer is None:
