@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import suffixsvc_models as models
-from suffixsvc_driver.decode.exactness import check_exactness
+from suffixsvc_driver.decode.exactness import MAX_SHARE, check_exactness
 from suffixsvc_driver.decode.loop import generate
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
@@ -24,6 +24,8 @@ from suffixsvc_driver.targets.single import LlamaTarget
 
 TEXT = "def area(width, height):\n    return width * height\n\n\n" * 3
 TOKENS = 96
+#: of the exactness checks: 3 % of fewer are a handful of tokens, too few to judge a share by
+CHECKED_TOKENS = 480
 #: first-match drafts at any cost: many steps of different widths
 DRAFTING = DriverConfig(policy=Policy.FIRST_MATCH)
 
@@ -64,17 +66,20 @@ def run_verb(arguments: list[str]) -> bool:
 
 
 def is_exact(name: str, kv_type: str) -> bool:
-    """Whether drafts have changed nothing but near-ties (docs/architecture.md, exactness)."""
+    """Whether drafts have changed nothing but near-ties (docs/gpu.md, exactness).
+
+    The logits of a near-tie may be further apart than on a CPU: kernels of wide steps round more coarsely.
+    """
     settings = ContextSettings(context_size=1024, slots=2, kv_type=kv_type)
     with (
         LlamaModel(models.resolve(name), offload=Offload(ALL_LAYERS)) as model,
         LlamaTarget(model, settings) as target,
     ):
         prompt, layers = model.tokenize(TEXT), [PromptLookupLayer()]
-        result = generate(target, prompt, layers=layers, config=DRAFTING, max_tokens=TOKENS)
+        result = generate(target, prompt, layers=layers, config=DRAFTING, max_tokens=CHECKED_TOKENS)
         found, sent = check_exactness(target, result), result.stats.drafted
         print(f"\nexactness, KV {kv_type}, on {model.device}: {sent} tokens drafted; {found.describe()}")
-        return found.ok and sent > 0
+        return found.same_shapes_exact and found.flip_share <= MAX_SHARE and sent > 0
 
 
 if __name__ == "__main__":
