@@ -39,7 +39,8 @@ def _text_of(content: Any) -> Any:
         if kind == "refusal":
             text = part.get("refusal")
         if kind not in ("text", "refusal") or not isinstance(text, str):
-            raise ValueError(f"have parts of type text only: this server has no other input; got {kind!r}")
+            shown = repr(kind)[:40]
+            raise ValueError(f"have parts of type text only, not {shown}: this server has no other input")
         texts.append(text)
     return "".join(texts)
 
