@@ -77,6 +77,8 @@ def test_after_the_grace_period_answers_are_cancelled_and_stored(cycle: Path, tm
     [
         (("--listen", "unix:/tmp/x"), "--listen must be HOST:PORT"),
         (("--listen", "0.0.0.0:0"), "--api-keys FILE"),
+        (("--port", "8000"), "--port must not be given; got 8000. Use --listen HOST:PORT."),
+        (("--host", "0.0.0.0"), "Use --listen HOST:PORT."),
         (("--data", "d", "--cache", "unix:s"), "--data and --cache must not be given together"),
         (("--api-keys", "none.toml"), "--api-keys must be a readable file"),
         (("--draft", "none.gguf"), "none.gguf"),

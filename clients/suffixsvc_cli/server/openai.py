@@ -28,6 +28,9 @@ class OpenAIOptions(LoadOptions):
 
     model: str = argument(metavar="MODEL", help="A GGUF file, or the name of a downloaded model.")
     listen: str = option("127.0.0.1:8000", metavar="HOST:PORT", help="Address; port 0 takes a free one.")
+    # of other servers; a text, so that any value meets the error that names --listen
+    host: str | None = option(None, hidden=True)
+    port: str | None = option(None, hidden=True)
     model_name: str | None = option(
         None, metavar="NAME", help="Name of the model in the API.", show_default="MODEL without .gguf"
     )
@@ -85,8 +88,8 @@ def openai(options: OpenAIOptions) -> None:
     """Serve a model over an OpenAI-compatible HTTP API, many requests at once.
 
     Every answer is drafted from its own prompt and from the answers that were stored in its namespace; the
-    model verifies all drafts, so answers are unchanged. SIGTERM or Ctrl-C ends the server after running
-    answers have ended.
+    model verifies all drafts, so answers are unchanged. Each request writes one line to stderr at its end,
+    without texts and keys. SIGTERM or Ctrl-C ends the server after running answers have ended.
     """
     # imported here so that --help is fast
     from suffixsvc.errors import InvalidConfigError
@@ -94,6 +97,9 @@ def openai(options: OpenAIOptions) -> None:
     from suffixsvc_openai.app.http.keys import read_keys
     from suffixsvc_openai.app.run import ServerSettings, serve_until_signal
 
+    for name, given in (("--host", options.host), ("--port", options.port)):
+        if given is not None:
+            raise InvalidConfigError(f"{name} must not be given", got=given, remedy="Use --listen HOST:PORT.")
     address = parse_address(options.listen)
     if not isinstance(address, TcpAddress):
         raise InvalidConfigError("--listen must be HOST:PORT", got=options.listen)
