@@ -15,6 +15,7 @@ from fastapi import Request
 from suffixsvc.errors import InvalidInputError, LimitExceededError
 from suffixsvc_driver.decode.requests import QueueFullError
 from suffixsvc_openai.app.http.bodies import B, read_body
+from suffixsvc_openai.app.http.body_memory import BodyMemory
 from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.http.streaming import while_connected
 from suffixsvc_openai.app.metrics import Metrics
@@ -48,6 +49,7 @@ class Service:
         responses: the stored ones.
         draining: new calls are refused.
         viewers: counts the open live pages.
+        bodies: memory of the bodies that are being read.
     """
 
     engine: Engine
@@ -59,18 +61,24 @@ class Service:
     responses: ResponseStore = field(default_factory=ResponseStore)
     draining: bool = False
     viewers: ViewerLimit = field(default_factory=ViewerLimit)
+    bodies: BodyMemory = field(default_factory=BodyMemory)
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def admit(self, request: Request) -> str:
-        """Return the principal of a request. Raises ApiError: 401, 403 or 503."""
+    def principal(self, request: Request) -> str:
+        """Return the principal of a request. Raises ApiError: 401 or 403."""
         principal = self.keys.principal(request.headers)
+        return principal
+
+    def admit(self, request: Request) -> str:
+        """Return the principal of a request for an answer. Raises ApiError: 401, 403 or 503."""
+        principal = self.principal(request)
         if self.draining:
             raise stopping()
         return principal
 
     async def read(self, request: Request, kind: type[B]) -> B:
-        """Read a body, and count its unknown fields. Raises ApiError: 400, 408 or 413."""
-        body = await read_body(request, kind)
+        """Read a body, and count its unknown fields. Raises ApiError: 400, 408, 413 or 503."""
+        body = await read_body(request, kind, self.bodies)
         self.metrics.ignored(len(unknown_fields(body)))
         return body
 
@@ -127,7 +135,8 @@ class Service:
             ClientGone: the client has disconnected.
         """
         plans = partial(self._plans, body, caller, prompts, limit, param)
-        return await while_connected(request, self._start(plans, compiles))
+        call = await while_connected(request, self._start(plans, compiles))
+        return call
 
     async def _start(self, plans: Callable[[], list[Plan]], compiles: bool) -> Call:
         made = await self.engine.run(plans, compiles=compiles)

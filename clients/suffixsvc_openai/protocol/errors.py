@@ -13,6 +13,7 @@ status     when                                               code
 429        too many live pages are open                       too_many_viewers
 500        a defect, or the model failed                      null
 503        the server is stopping; has Retry-After            server_stopping
+503        no memory for the body; has Retry-After            server_overloaded
 =========  =================================================  =======================================
 """
 
@@ -168,4 +169,14 @@ def stopping() -> ApiError:
         "the server is stopping",
         code="server_stopping",
         remedy="Send the request again to its successor.",
+    )
+
+
+def overloaded() -> ApiError:
+    """Return the error for a request whose body found no memory."""
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the server receives too many large bodies at once",
+        code="server_overloaded",
+        remedy="Send the request again after the time in Retry-After.",
     )

@@ -1,4 +1,4 @@
-"""Bodies of requests: read with a limit of size and time, and validated."""
+"""Bodies of requests: received with limits of size, time and memory, parsed and validated."""
 
 from __future__ import annotations
 
@@ -9,53 +9,56 @@ from typing import Final, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from suffixsvc_openai.protocol.errors import ApiError, of_validation
+from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES, BodyMemory, HeldBody
+from suffixsvc_openai.app.http.json_values import has_more_values
+from suffixsvc_openai.protocol.errors import ApiError, of_validation, overloaded
 
 #: bytes of a body
 MAX_BODY_BYTES: Final = 16 << 20
-#: bytes of a larger body that are read and discarded, so that its sender can read the answer
+#: bytes of a body that is refused which are read and discarded, so that its sender can read the answer
 _DISCARDED_BYTES: Final = 128 << 20
 #: seconds in which a body must arrive
 BODY_SECONDS: Final = 60.0
+#: values of a body: more than MAX_MESSAGES messages have, and half a second to parse
+MAX_VALUES: Final = 1 << 18
 
 B = TypeVar("B", bound=BaseModel)
 
 
-async def read_body(request: Request, kind: type[B]) -> B:
-    """Read a body and validate it.
+async def read_body(request: Request, kind: type[B], memory: BodyMemory) -> B:
+    """Read a body and validate it, a long one in a thread.
 
     Args:
         request: the request.
         kind: model of the body.
+        memory: holds it until it is validated.
 
     Raises:
-        ApiError: 400, 408 or 413.
+        ApiError: 400, 408, 413 or 503.
         starlette.requests.ClientDisconnect: the client has gone.
     """
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            data = await _read(request)
-    except TimeoutError:
-        raise ApiError(
-            HTTPStatus.REQUEST_TIMEOUT,
-            f"the body must arrive within {BODY_SECONDS:g} seconds",
-            code="request_timeout",
-        ) from None
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        raise of_validation(error) from None
+    with memory.body() as body:
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                await _receive(request, body)
+        except TimeoutError:
+            raise ApiError(
+                HTTPStatus.REQUEST_TIMEOUT,
+                f"the body must arrive within {BODY_SECONDS:g} seconds",
+                code="request_timeout",
+            ) from None
+        if len(body.data) <= SHORT_BODY_BYTES:
+            return _validated(body.data, kind)
+        return await asyncio.to_thread(_validated, body.data, kind)
 
 
-async def _read(request: Request) -> bytes:
-    parts: list[bytes] = []
-    size = 0
+async def _receive(request: Request, body: HeldBody) -> None:
+    size, fits = 0, True
     async for part in request.stream():
         size += len(part)
-        if size <= MAX_BODY_BYTES:
-            parts.append(part)
-        else:
-            parts.clear()
+        fits = fits and size <= MAX_BODY_BYTES and body.add(part)
+        if not fits:
+            body.drop()
         if size > _DISCARDED_BYTES:
             break
     if size > MAX_BODY_BYTES:
@@ -66,4 +69,18 @@ async def _read(request: Request) -> bytes:
             expected=f"at most {MAX_BODY_BYTES} bytes",
             got=f"{size} bytes or more",
         )
-    return b"".join(parts)
+    if not fits:
+        raise overloaded()
+
+
+def _validated(data: bytearray, kind: type[B]) -> B:
+    if has_more_values(data, MAX_VALUES):
+        raise ApiError(
+            HTTPStatus.BAD_REQUEST,
+            f"the body must have at most {MAX_VALUES} commas and opening brackets outside of strings",
+            remedy="Send prompts as text, or in several requests.",
+        )
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise of_validation(error) from None

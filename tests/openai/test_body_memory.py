@@ -1,0 +1,160 @@
+"""All bodies together have one memory: what it refuses, and that nothing of it is lost, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from suffixsvc_openai.app.http import body_memory
+from suffixsvc_openai.app.http.body_memory import BodyMemory, HeldBody
+from suffixsvc_openai.app.run import OpenAIServer
+from support.serving import PATIENCE_S, eventually
+
+LIMIT = 4 << 20
+#: of which long bodies have 7 / 8
+LONG = LIMIT - LIMIT // 8
+SHORT = body_memory.SHORT_BODY_BYTES
+
+
+class WatchedMemory(BodyMemory):
+    """It knows the most that it has held."""
+
+    most = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        self.__dict__["most"] = max(self.most, self.held) if name == "held" else self.most
+
+
+@pytest.fixture
+def memory(server: OpenAIServer) -> Iterator[WatchedMemory]:
+    service = server.service
+    before, service.bodies = service.bodies, WatchedMemory(LIMIT)
+    yield service.bodies
+    service.bodies = before
+
+
+@dataclass
+class Client:
+    """A request for an unknown model, so that a body that is read is a 404."""
+
+    server: OpenAIServer
+    size: int
+    sent: int = 0
+    socket: socket.socket = field(init=False)
+
+    def __post_init__(self) -> None:
+        host, _, port = self.server.address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
+        self.begin()
+
+    def begin(self) -> None:
+        self.sent = 0
+        start = json.dumps({"model": "none", "prompt": ""})[:-2]
+        self.body = (start + "a" * (self.size - len(start) - 2) + '"}').encode()
+        fields = f"Host: {self.server.address}\r\nContent-Length: {self.size}\r\n"
+        self.socket.sendall(f"POST /v1/completions HTTP/1.1\r\n{fields}\r\n".encode())
+
+    def send(self, size: int | None = None) -> None:
+        end = self.size if size is None else min(self.size, self.sent + size)
+        self.socket.sendall(self.body[self.sent : end])
+        self.sent = end
+
+    def answer(self) -> tuple[int, dict[str, str], dict[str, Any]]:
+        """Status, headers and error, after the rest of the body."""
+        self.send()
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self._part()
+        head, _, body = received.partition(b"\r\n\r\n")
+        status, *lines = head.decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        while len(body) < int(headers["content-length"]):
+            body += self._part()
+        return int(status.split()[1]), headers, json.loads(body)["error"]
+
+    def _part(self) -> bytes:
+        part = self.socket.recv(1 << 16)
+        assert part, "the server closed the connection"
+        return part
+
+
+def holds(memory: BodyMemory, size: int) -> None:
+    eventually(lambda: memory.held == size, f"bodies hold {size} bytes")
+
+
+def test_a_body_beyond_the_memory_is_503_until_another_one_has_gone(
+    server: OpenAIServer, memory: WatchedMemory
+) -> None:
+    holding = Client(server, 3 << 20)
+    holding.send((3 << 20) - 1)
+    holds(memory, (3 << 20) - 1)
+    refused = Client(server, 1 << 20)
+    status, headers, error = refused.answer()
+    assert (status, error["code"], error["type"]) == (503, "server_overloaded", "server_error")
+    assert int(headers["retry-after"]) >= 1
+    holds(memory, (3 << 20) - 1)
+    short = Client(server, SHORT)  # a part of the memory is for short ones
+    assert short.answer()[0] == 404
+    holding.socket.close()  # in the middle of its body
+    holds(memory, 0)
+    refused.begin()  # the connection is in order: the refused body was read to its end
+    assert refused.answer()[0] == 404
+    holds(memory, 0)
+    for client in (refused, short):
+        client.socket.close()
+
+
+def test_short_bodies_have_a_limit_too() -> None:
+    memory = BodyMemory(LIMIT)
+    with memory.body() as long:
+        assert long.add(bytes(LONG))
+        assert not long.add(b"a")
+        shorts = [HeldBody(memory) for _ in range(LIMIT // SHORT)]
+        taken = [short for short in shorts if short.add(bytes(SHORT))]
+        assert len(taken) == (LIMIT - LONG) // SHORT < len(shorts)
+        assert memory.held <= LIMIT
+        for short in taken:
+            short.drop()
+            short.drop()
+        assert memory.held == LONG
+    assert memory.held == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_of_parts_ends_and_disconnections_keeps_to_the_memory(
+    server: OpenAIServer, memory: WatchedMemory, seed: int
+) -> None:
+    """Clients send parts, finish or disconnect in a random order; the seed is in the test's name."""
+    rng = random.Random(seed)
+    clients: list[Client] = []
+    refused = answered = 0
+    for _ in range(400):
+        if len(clients) < 20:
+            clients.append(Client(server, rng.choice((200, SHORT, SHORT + 1, 500_000, 1_000_000))))
+        client = rng.choice(clients)
+        match rng.choice(("part",) * 6 + ("end", "disconnect")):
+            case "part":
+                # the last byte is sent at the end: the answer is read then
+                client.send(min(rng.randrange(400_000), client.size - client.sent - 1))
+                continue
+            case "end":
+                status, headers, error = client.answer()
+                assert status in (404, 503), error
+                assert ("retry-after" in headers) == (status == 503)
+                refused += status == 503
+                answered += status == 404
+        clients.remove(client)
+        client.socket.close()
+    for client in clients:
+        client.socket.close()
+    holds(memory, 0)
+    assert memory.most <= LIMIT
+    assert answered
+    assert refused
