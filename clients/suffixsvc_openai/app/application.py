@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from suffixsvc.errors import SuffixError
 from suffixsvc_openai.app.completions.chat import chat_completions
 from suffixsvc_openai.app.completions.text import completions
+from suffixsvc_openai.app.http.request_log import RequestLog
 from suffixsvc_openai.app.http.streaming import ClientGone
 from suffixsvc_openai.app.live import live_events, live_page
 from suffixsvc_openai.app.responses.create import create_response
@@ -31,6 +32,8 @@ Handler = Callable[[Service, Request], Awaitable[Response]]
 def create_application(service: Service) -> FastAPI:
     """Return the application that serves ``service``; the caller closes its engine."""
     app = FastAPI(title="suffixsvc", docs_url=None, redoc_url=None, openapi_url=None)
+
+    app.add_middleware(RequestLog)
 
     def add(method: str, path: str, handler: Handler) -> None:
         async def route(request: Request) -> Response:
@@ -66,17 +69,17 @@ async def _health(service: Service, _request: Request) -> Response:
 
 
 async def _metrics(service: Service, request: Request) -> Response:
-    service.keys.principal(request.headers)
+    service.principal(request)
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _models(service: Service, request: Request) -> Response:
-    service.keys.principal(request.headers)
+    service.principal(request)
     return JSONResponse({"object": "list", "data": [service.describe_model()]})
 
 
 async def _model(service: Service, request: Request) -> Response:
-    service.keys.principal(request.headers)
+    service.principal(request)
     service.require_model(request.path_params["name"])
     return JSONResponse(service.describe_model())
 

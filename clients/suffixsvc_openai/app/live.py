@@ -31,13 +31,13 @@ _IDLE_SECONDS: Final = 15.0
 async def live_page(service: Service, request: Request) -> Response:
     """Answer a browser. Raises ApiError, 403."""
     if not service.keys.required:
-        service.keys.principal(request.headers)
+        service.principal(request)
     return HTMLResponse(page(key=service.keys.required), headers=headers())
 
 
 async def live_events(service: Service, request: Request) -> Response:
     """Stream events until the viewer or the server goes. Raises ApiError: 401, 403 or 429."""
-    principal = service.keys.principal(request.headers)
+    principal = service.principal(request)
     _require_same_site(request)
     try:
         service.viewers.add(principal)

@@ -17,6 +17,7 @@ from suffixsvc_driver.decode.requests import QueueFullError
 from suffixsvc_openai.app.http.bodies import B, read_body
 from suffixsvc_openai.app.http.body_memory import BodyMemory
 from suffixsvc_openai.app.http.keys import Keys
+from suffixsvc_openai.app.http.request_log import note_call, note_principal
 from suffixsvc_openai.app.http.streaming import while_connected
 from suffixsvc_openai.app.metrics import Metrics
 from suffixsvc_openai.chat.chat_model import ChatModel
@@ -67,6 +68,7 @@ class Service:
     def principal(self, request: Request) -> str:
         """Return the principal of a request. Raises ApiError: 401 or 403."""
         principal = self.keys.principal(request.headers)
+        note_principal(request, principal)
         return principal
 
     def admit(self, request: Request) -> str:
@@ -136,6 +138,7 @@ class Service:
         """
         plans = partial(self._plans, body, caller, prompts, limit, param)
         call = await while_connected(request, self._start(plans, compiles))
+        note_call(request, call)
         return call
 
     async def _start(self, plans: Callable[[], list[Plan]], compiles: bool) -> Call:

@@ -29,7 +29,7 @@ class _Page(BaseModel):
 
 async def get_response(service: Service, request: Request) -> Response:
     """Return a stored response. Raises ApiError: 400, 401, 403 or 404."""
-    principal = service.keys.principal(request.headers)
+    principal = service.principal(request)
     if request.query_params.get("stream", "false") not in ("", "false"):
         raise unsupported("stream", "Only POST /v1/responses streams.")
     try:
@@ -41,7 +41,7 @@ async def get_response(service: Service, request: Request) -> Response:
 
 async def delete_response(service: Service, request: Request) -> Response:
     """Delete a stored response. Raises ApiError: 401, 403 or 404."""
-    principal = service.keys.principal(request.headers)
+    principal = service.principal(request)
     found = request.path_params["id"]
     try:
         service.responses.delete(principal, found)
@@ -56,7 +56,7 @@ async def list_input_items(service: Service, request: Request) -> Response:
     Raises:
         ApiError: 400, 401, 403 or 404.
     """
-    principal = service.keys.principal(request.headers)
+    principal = service.principal(request)
     try:
         page = _Page.model_validate(dict(request.query_params))
     except ValidationError as error:
