@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,6 +106,16 @@ def test_an_invalid_field_is_named(http: httpx.Client, param: str, fields: dict[
     assert param in error["message"]
 
 
+def test_an_image_is_named_once(http: httpx.Client) -> None:
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    content = [{"type": "text", "text": "a"}, image]
+    message = chat_error(http, messages=[{"role": "user", "content": content}])["message"]
+    assert "must have parts of type text only, not 'image_url'" in message
+    assert message.count("got") == 1
+    long = chat_error(http, messages=[{"role": "user", "content": [{"type": "x" * 10_000}]}])["message"]
+    assert len(long) < 400
+
+
 @pytest.mark.parametrize(
     ("param", "fields"),
     [
@@ -167,6 +178,17 @@ def test_a_large_body_is_413(http: httpx.Client) -> None:
             yield b"x" * (1 << 20)
 
     error_of(http.post("/v1/completions", content=endless()), 413)
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 17_000]
+)
+def test_a_request_that_is_no_http_is_400(server: OpenAIServer, request_bytes: bytes) -> None:
+    """In plain text, as docs/openai.md says: it is uvicorn's answer."""
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as client:
+        client.sendall(request_bytes)
+        assert client.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
 def test_an_unknown_url_is_404_and_a_wrong_method_405(http: httpx.Client) -> None:
