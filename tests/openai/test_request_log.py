@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from suffixsvc_openai.app.http.keys import Keys
@@ -28,8 +30,14 @@ def keyed(cycle: Path) -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 def logs() -> Iterator[Logs]:
-    with capture_logs() as logs:
-        yield logs
+    """Lines of every level, whatever an earlier test of this process has configured."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
+    try:
+        with capture_logs() as logs:
+            yield logs
+    finally:
+        structlog.configure(**before)
 
 
 def line(logs: Logs, **fields: Any) -> MutableMapping[str, Any]:
