@@ -29,7 +29,7 @@ class TestChatOpenAI(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        # Usage of streams is off by default where base_url is given. At temperature 0 a model of this size may
+        # Usage of streams is off by default where base_url is given. At temperature 0 a small model may
         # repeat a sentence until the context is full; the penalty ends that.
         return {
             "model": MODEL, "base_url": self.base_url, "api_key": "any", "timeout": PATIENCE_S,
