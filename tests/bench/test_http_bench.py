@@ -20,6 +20,7 @@ from suffixsvc_bench.serving.options import PARTS, HttpOptions, check_options
 from suffixsvc_bench.serving.phases.agreement import Verdict, compare
 from suffixsvc_bench.serving.phases.conversation import Conversation, Turn
 from suffixsvc_bench.serving.phases.json_schema import schema_tasks
+from suffixsvc_bench.serving.phases.one_client import WARMUP, run_one_client
 from suffixsvc_bench.serving.phases.several_clients import after_all_began, groups_of
 from suffixsvc_bench.serving.requirements import requirements_of
 from suffixsvc_bench.serving.servers.client import HttpClient, Reply
@@ -121,6 +122,25 @@ def test_the_overhead_is_of_the_seconds_per_token() -> None:
     assert found is not None
     assert found.value == pytest.approx(1.1)
     assert found.pairs == 3
+
+
+def test_a_warm_up_serves_the_workloads_that_share_it(noise: DirectDriver) -> None:
+    """Only the first of them restarts a server, once a round; each answers its own jobs."""
+    begun: list[str] = []
+
+    def on_answer(subject: str, what: str) -> None:
+        begun.append(what)
+
+    def run(key: str, rounds: int, *, started: bool) -> int:
+        workload = Workload(key, [Job(key, "a", tuple(b"Some prompt. "), 2)])
+        found = run_one_client(
+            workload, [noise], rounds, IdleWatch(), on_answer, lambda *failure: None, started=started
+        )
+        return len(found[noise.name])
+
+    assert run("first", 2, started=False) == 2
+    assert run("second", 2, started=True) == 2
+    assert begun == [WARMUP, "first", WARMUP, "first", "second", WARMUP, "second"]
 
 
 def test_several_clients_are_timed_after_all_have_begun() -> None:

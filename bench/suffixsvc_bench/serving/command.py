@@ -12,7 +12,7 @@ from typing import Final
 from suffixsvc.errors import ServiceUnavailableError, SuffixError
 from suffixsvc.runtime.child_process import ChildProcesses
 from suffixsvc_bench.decode.figures import ratio_of
-from suffixsvc_bench.decode.workload.jobs import Job, Workload, load_workloads
+from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job, Workload, load_workloads
 from suffixsvc_bench.decode.workload.prepared import PreparedAnswers
 from suffixsvc_bench.report.provenance import provenance
 from suffixsvc_bench.serving.figures import CountTokens, best_mode, overhead, rows_of, schema_ratios
@@ -144,8 +144,11 @@ class _Run:
         subjects: list[Subject] = [self.driver, *self._servers()]
         answers = len(subjects) * self.options.rounds * sum(len(each.jobs) for each in self.workloads)
         done = 0
+        warmed_by: Sequence[AnsweredJob] = ()
         for workload in self.workloads:
             failed: dict[str, str] = {}
+            # one warm-up serves all workloads that have the same: each takes minutes per server
+            started = bool(warmed_by) and warmed_by == workload.warmup
 
             def on_answer(subject: str, what: str, name: str = workload.name) -> None:
                 nonlocal done
@@ -156,10 +159,11 @@ class _Run:
                 failed[subject] = str(error)
 
             replies = run_one_client(
-                workload, subjects, self.options.rounds, self.watch, on_answer, on_failure
+                workload, subjects, self.options.rounds, self.watch, on_answer, on_failure, started=started
             )
             if failed:
                 self.measured.failed[workload.name] = failed
+            warmed_by = () if failed else workload.warmup
             self._summarise(workload, replies)
             self.keep(self.measured)
 

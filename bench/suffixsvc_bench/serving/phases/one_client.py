@@ -48,6 +48,8 @@ def run_one_client(
     watch: IdleWatch,
     on_answer: OnAnswer,
     on_failure: Callable[[str, SuffixError], None],
+    *,
+    started: bool = False,
 ) -> Mapping[str, list[Reply]]:
     """Return the replies by subject, job by job and round by round.
 
@@ -55,6 +57,8 @@ def run_one_client(
         rounds: repetitions of the workload, each with new processes.
         watch: sees the processes that should be idle.
         on_failure: called with the error of an optional subject, which is excluded from then on.
+        started: the subjects run and have answered the workload's warm-up: the first round uses them as
+            they are.
 
     Raises:
         SuffixError: a subject that is not optional fails.
@@ -75,7 +79,7 @@ def run_one_client(
             return None
 
     for number in range(rounds):
-        for subject in tuple(taking_part):
+        for subject in () if started and number == 0 else tuple(taking_part):
             on_answer(subject.name, WARMUP)
             attempt(subject, partial(begin, workload=workload))
         for turn, job in enumerate(workload.jobs, number):
