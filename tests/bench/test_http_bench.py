@@ -42,7 +42,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectDriver]:
     path = write_tiny_llama(tmp_path_factory.mktemp("noise") / "noise.gguf", seed=3, sharpness=0.3)
     settings = ContextSettings(context_size=256, slots=2, threads=1, kv_type="f32", flash_attention=False)
     with LlamaTarget(path, settings) as target:
-        yield DirectDriver(target, slots=2)
+        yield DirectDriver(target)
 
 
 def reply(text: str, tokens: int = TOKENS, seconds: float = 1.0, **more: Any) -> Reply:
@@ -75,6 +75,16 @@ def test_answers_are_compared_with_the_drivers_tokens(noise: DirectDriver) -> No
             seen.add(near)
             assert verdict is (Verdict.NEAR_TIE if near else Verdict.DIFFERENT)
     assert seen == {True, False}
+
+
+def test_a_restarted_driver_has_no_prompt(noise: DirectDriver) -> None:
+    """In none of its slots, as a new process of a server."""
+    jobs = [Job(text, "a", tuple(f"{text}, some prompt. ".encode()), 2) for text in ("one", "two")]
+    for job in jobs:
+        noise.answer(job)
+    assert all(noise.answer(job).cached_tokens for job in jobs)
+    noise.restart()
+    assert not any(noise.answer(job).cached_tokens for job in jobs)
 
 
 def test_an_answer_that_ends_early_is_compared_by_the_end_token(noise: DirectDriver) -> None:

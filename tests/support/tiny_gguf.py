@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from gguf import GGUFWriter, TokenType
@@ -118,6 +118,10 @@ class TinyWriter:
         return self.path
 
 
+#: size of a chain's heads; few large ones, since llama.cpp's flash attention takes time for each
+_CHAIN_HEAD: Final = 96
+
+
 def write_tiny_chain(
     path: Path,
     follows: Mapping[int, int],
@@ -140,10 +144,11 @@ def write_tiny_chain(
 def fill_chain(tiny: TinyWriter, follows: Mapping[int, int]) -> Path:
     """Write the tensors of a chain (:func:`write_tiny_chain`) and close the file."""
     width = tiny.width
+    heads = width // _CHAIN_HEAD
     tiny.gguf.add_feed_forward_length(32)
-    tiny.gguf.add_head_count(width // 16)
-    tiny.gguf.add_head_count_kv(width // 16)
-    tiny.gguf.add_rope_dimension_count(16)
+    tiny.gguf.add_head_count(heads)
+    tiny.gguf.add_head_count_kv(heads)
+    tiny.gguf.add_rope_dimension_count(_CHAIN_HEAD)
     tiny.gguf.add_tensor("token_embd.weight", np.eye(tiny.size, width, dtype=np.float32))
     tiny.ones("blk.0.attn_norm.weight", width)
     tiny.ones("blk.0.ffn_norm.weight", width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +39,7 @@ from suffixsvc_bench.serving.servers.process import (
 from suffixsvc_bench.serving.servers.subject import Subject
 from suffixsvc_bench.speculation.paired import Pair
 from suffixsvc_driver.profile.target_cost import key_of
+from suffixsvc_driver.targets.llama.attention import choose_flash_attention
 from suffixsvc_driver.targets.llama.context_settings import ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.single import LlamaTarget
@@ -86,8 +87,10 @@ def _open(options: HttpOptions, measured: Measured, notify: Notify, keep: Keep, 
         max_width=fixture.max_width,
         kv_type=fixture.kv_type,
     )
-    target = stack.enter_context(LlamaTarget(model, settings))
-    driver = DirectDriver(target, fixture.slots)
+    # the attention of the server: the driver's time per token is compared with the server's
+    attention = choose_flash_attention(model, settings, shared=True)
+    target = stack.enter_context(LlamaTarget(model, replace(settings, flash_attention=attention)))
+    driver = DirectDriver(target)
 
     def write(job: Job) -> Sequence[int]:
         notify(f"preparing: {job.key}", 0.0)

@@ -39,6 +39,16 @@ def test_lanes_share_kv_with_it_without_a_trial(model: LlamaModel, monkeypatch: 
         assert target.settings.flash_attention is False
 
 
+def test_the_trial_decides_for_shared_kv_of_type_f32(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel is ten times slower than attention without it."""
+    monkeypatch.setattr(attention, "_is_width_independent", lambda model, threads: False)
+    settings = ContextSettings(context_size=256, threads=1, slots=2, kv_type="f32")
+    with model:
+        assert choose_flash_attention(model, settings, shared=True) is False
+
+
 @pytest.mark.parametrize("shows", [False, True])
 def test_it_stays_where_the_width_of_a_batch_does_not_show(
     model: LlamaModel, monkeypatch: pytest.MonkeyPatch, shows: bool

@@ -21,9 +21,6 @@ DIRECT: Final = "driver"
 class DirectDriver:
     """Plain decoding on a target of this process.
 
-    Args:
-        slots: KV slots of the target.
-
     Attributes:
         name, learns, optional, pid: see :class:`~suffixsvc_bench.serving.servers.subject.Subject`.
     """
@@ -33,15 +30,14 @@ class DirectDriver:
     optional = False
     pid = None
 
-    def __init__(self, target: LlamaTarget, slots: int) -> None:
-        self._target, self._slots = target, slots
+    def __init__(self, target: LlamaTarget) -> None:
+        self._target = target
         self._texts = target.model.vocabulary.texts
         self._silent = target.eog_ids | target.model.textless_ids
 
     def restart(self) -> None:
         """Forget the prompts in the KV cache."""
-        for _ in range(self._slots):
-            self._target.begin((0,), fresh=True)
+        self._target.forget()
 
     def stop(self) -> None:
         """Do nothing: it is no process."""
