@@ -46,8 +46,8 @@ demo: setup  ## run agents on a real model; SMALL=1 small model, QUICK=1 short, 
 
 # llama-cpp-python must have been built for the GPU (docs/gpu.md). MODEL=file.gguf DRAFT=file.gguf: other models.
 gpu-smoke: setup  ## check GPU offload on this machine's GPU: probe, exactness, a short text (minutes)
-	@$(if $(MODEL),,$(BIN)/suffixsvc models get smollm2-135m >/dev/null)
-	@$(BIN)/python tools/gpu_smoke.py $(or $(MODEL),smollm2-135m) $(DRAFT)
+	@$(if $(MODEL),,$(BIN)/suffixsvc models get qwen2.5-coder-1.5b >/dev/null)
+	@$(BIN)/python tools/gpu_smoke.py $(or $(MODEL),qwen2.5-coder-1.5b) $(DRAFT)
 
 # A missing small model is an error, because the tests that need it would be skipped.
 # SUFFIXSVC_NO_MODEL=1 skips them, for machines that cannot download it.
