@@ -41,6 +41,16 @@ def chain(tokens: Sequence[int], prob: float = 0.9, source: DraftSource = DraftS
     return Draft.chain(tokens, [prob] * len(tokens), source)
 
 
+def half_right(truth: Sequence[int]) -> Drafter:
+    """The next token, then wrong ones: never accepted whole."""
+
+    def draft(text: list[int], budget: int) -> Draft:
+        ahead = list(truth[len(text) : len(text) + min(budget, 4)])
+        return chain([token if i == 0 else (token + 1) % 256 for i, token in enumerate(ahead)])
+
+    return draft
+
+
 def hostile_drafter(rng: np.random.Generator, truth: Sequence[int], vocab_size: int) -> Drafter:
     """Mostly right, wrong where it hurts: a true prefix of random length, then noise; sometimes nothing,
     sometimes ids outside the vocabulary, sometimes probabilities that are none."""

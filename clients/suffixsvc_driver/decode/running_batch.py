@@ -307,7 +307,7 @@ class RunningBatch:
         """Allocate the batch to the proposals and grant the shares."""
         base = sum(r.base for r in self._writing)
         curve, plain = self._costs(base)
-        room = 0 if plain else self._target.max_width - len(self._writing)
+        room = 0 if plain else max(0, self._target.max_width - base)
         lengths: list[int] = []
         for running in self._writing:  # proposals of first-match are not weighed by gain
             length = min(len(running.proposal.gains), room) if running.proposal.forced else 0

@@ -62,7 +62,8 @@ class PredictionLayer:
 
     @property
     def found(self) -> int:
-        """Tokens of the prediction that appeared in the answer so far, in runs of at least two."""
+        """Tokens of the prediction that appeared in the answer so far, in any order: in runs of at least two,
+        since a single equal token may be chance, or at the beginning of both."""
         return int(self._found.sum())
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
@@ -122,3 +123,5 @@ class PredictionLayer:
         place = int(places[min(index, len(places) - 1)])
         if abs(place - self._departure) <= _REACH.get(length, len(self._tokens)):
             self._next, self._agreed = place + 1, length
+            if length > 1:
+                self._found[place + 1 - length : place + 1] = True

@@ -171,5 +171,5 @@ def _why_no_budget(step: StepParams) -> str:
     if step.limit < 1:
         return "only one more token is wanted"
     if step.room < 2:
-        return "the context is full after the next token"
+        return "the context or the batch is full after the next token"
     return "no wider batch pays, even if every token were accepted"

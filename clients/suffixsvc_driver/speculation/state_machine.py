@@ -117,9 +117,12 @@ class GenerationStateMachine:
     def room(self) -> int:
         """Widest possible next batch of this generation, tokens, replayed ones excluded.
 
+        They count as verified ones do: first-match would otherwise replay more after each partly accepted
+        draft, until no batch holds it. A step without drafts ends the replay.
+
         A tree needs as much room as a chain of the same size: each token is a cell of the KV cache.
         """
-        return min(self._max_width, self._context_left())
+        return min(max(1, self._max_width - self._replay), self._context_left())
 
     def on(self, event: Event) -> Decision:
         """Process an event and return the next decision.

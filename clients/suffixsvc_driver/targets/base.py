@@ -156,7 +156,9 @@ class TargetBase(ClosedOnExit):
         cached."""
         placement = self._cache.place(prompt, free, principal)
         if fresh or not self.context.reaches(placement.source.index, placement.keep):
-            placement = Placement(placement.slot, 0, principal=principal)
+            # the slot of the longest prefix keeps it for later prompts
+            usable = self._cache.slots if free is None else [self._cache.slots[i] for i in free]
+            placement = Placement(self._cache.oldest(usable), 0, principal=principal)
         lane.release()
         source, slot, keep = placement.source, placement.slot, placement.keep
         self._cache.apply(placement)

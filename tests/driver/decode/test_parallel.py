@@ -33,7 +33,7 @@ from suffixsvc_driver.targets.llama.grammar import LlamaGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_driver.targets.single import LlamaTarget
 from support.exactness_parallel import check_parallel
-from support.layers import ScriptedLayer, hostile_tree_drafter
+from support.layers import ScriptedLayer, half_right, hostile_tree_drafter
 from support.parallel_runs import CARELESS, LANES, alone, check, some_requests
 from support.recorded_runs import Began, Filled, Stepped, generate_many
 from support.targets import WIDTH_INDEPENDENT, nearly_no_flips
@@ -163,6 +163,28 @@ def test_first_match_in_shared_batches(tiny: ParallelLlama) -> None:
     run = generate_many(tiny, requests, DriverConfig(policy="first-match"), curve=CARELESS)
     check(tiny, run, expected)
     assert sum(r.stats.drafted for r in run.results) > 100
+
+
+def test_first_match_does_not_replay_more_than_a_batch_holds(tmp_path: Path) -> None:
+    """Every draft of every lane is accepted in part, so that only a step without drafts ends the growth of
+    the replay."""
+    path = KINDS["mamba"](tmp_path / "m.gguf", seed=1)
+    settings = replace(LANES, branches=0, max_width=12, batch_size=15)
+    rng = np.random.default_rng(12)
+    prompts = [rng.integers(0, 256, size=20).tolist() for _ in range(5)]
+    with ParallelLlama(path, settings) as target:
+        expected = alone(target, prompts, [40] * 5, GREEDY)
+        requests = [
+            Request(prompt, [ScriptedLayer(half_right([*prompt, *result.token_ids]))], 40)
+            for prompt, result in zip(prompts, expected, strict=True)
+        ]
+        run = generate_many(target, requests, DriverConfig(policy="first-match"), curve=CostCurve.linear(0.001, 12))
+        check(target, run, expected)
+        steps = [step for result in run.results for step in result.steps]
+        # at most a newest token of each lane beside them
+        assert max(len(s.token_ids) + s.replayed + s.other_tokens for s in steps) <= 12 + 3
+        assert sum(s.replayed for s in steps) > 50
+        assert check_parallel(target, run).ok
 
 
 def test_one_lane_equals_generate(tiny_model: Path) -> None:

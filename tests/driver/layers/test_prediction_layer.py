@@ -107,6 +107,28 @@ def test_a_single_equal_token_did_not_appear() -> None:
     assert layer.found == 0
 
 
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ([1, 9, 9, 9], 1),  # a beginning of one token
+        ([9, 1, 9, 9], 0),
+        ([7, 7, 4, 5, 1, 2, 3], 5),  # another order
+        ([1, 2, 9, 1, 2, 9], 2),  # twice
+    ],
+)
+def test_tokens_that_appeared_in_runs_or_at_the_beginning(written: list[int], found: int) -> None:
+    layer = begun([1, 2, 3, 4, 5])
+    drafted(layer, written)
+    assert layer.found == found
+
+
+def test_a_run_of_two_that_one_token_did_not_find_appeared() -> None:
+    """Its first token is too far from the departure to be a match alone."""
+    layer = begun(TEXT)
+    drafted(layer, [7, TEXT[60], TEXT[61], 8])
+    assert layer.found == 2
+
+
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.lists(st.integers(0, 4), max_size=60))
 def test_any_two_texts(prediction: list[int], written: list[int]) -> None:
     layer = begun(prediction)

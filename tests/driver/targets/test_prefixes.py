@@ -110,3 +110,16 @@ def test_recurrent_models_keep_the_states_of_their_lanes(kind: str, tmp_path: Pa
             for text, result in zip(texts, found.results, strict=True):
                 assert (result.prefill.reused > 0) == (turn > 0)
                 text += [*result.token_ids, *words(rng, 9)]
+
+
+def test_a_prompt_that_is_computed_whole_leaves_the_kv_of_its_prefix(two: ParallelLlama) -> None:
+    """It takes the sequence that is least recently used, as a prompt without a common prefix does."""
+    two.forget()
+    rng = np.random.default_rng(31)
+    text = words(rng, 200)
+    run(two, [text])
+    scored = Request([*text[:190], *words(rng, 5)], (), 2, prompt_logprobs=0)
+    found = generate_many(two, [scored], curve=CARELESS)
+    assert [result.prefill.reused for result in found.results] == [0]
+    again = run(two, [[*text, *words(rng, 5)]])
+    assert [result.prefill.reused for result in again.results] == [len(text)]

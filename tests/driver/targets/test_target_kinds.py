@@ -22,7 +22,7 @@ from suffixsvc_driver.targets.llama.context import LlamaContext, Part
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.rollback import RollbackMethod
 from suffixsvc_driver.targets.single import LlamaTarget
-from support.layers import ScriptedLayer, chain, hostile_drafter
+from support.layers import ScriptedLayer, chain, half_right, hostile_drafter
 from support.targets import WIDTH_INDEPENDENT, talkative_prompt
 from support.tiny_kinds import KINDS, WINDOW, write_tiny_gemma, write_tiny_mamba, write_tiny_moe
 
@@ -143,6 +143,21 @@ def test_accepted_tokens_are_not_verified_twice(tmp_path: Path) -> None:
         assert (seen.emitted, seen.replay) == ((truth[6],), 0)
         seen = target.verify(truth[7:9], GREEDY, 5)
         assert (seen.emitted, seen.accepted, seen.replay) == (truth[7:10], 2, 0)
+
+
+def test_first_match_does_not_replay_more_than_a_batch_holds(tmp_path: Path) -> None:
+    """Every draft is accepted in part, so that only a step without drafts ends the growth of the replay."""
+    path = write_tiny_mamba(tmp_path / "m.gguf", seed=1)
+    with LlamaTarget(path, replace(WIDTH_INDEPENDENT, max_width=8, batch_size=9)) as target:
+        prompt = talkative_prompt(target, 60)
+        truth = generate(target, prompt, max_tokens=60).token_ids
+        layer = ScriptedLayer(half_right([*prompt, *truth]))
+        config = DriverConfig(policy="first-match")
+        result = generate(target, prompt, config, [layer], 60, curve=CostCurve.linear(0.001, 8))
+        assert result.token_ids == truth
+        assert max(len(step.token_ids) + step.replayed for step in result.steps) <= 8
+        assert sum(step.replayed for step in result.steps) > 30
+        assert check_exactness(target, result).ok
 
 
 def test_a_window_that_forgets_is_not_used_for_what_it_forgot(tmp_path: Path) -> None:
