@@ -23,6 +23,8 @@ class SuffixLayer:
         seconds_per_query: initial estimate of the time of a query; measured afterwards.
         tree: request trees, which is useful if the target accepts them (``max_branches`` above 1); otherwise
             the most probable path of a tree is used.
+        private: append what is emitted as context, from which no other session drafts and which is never
+            stored; the namespace does not learn from it either. Takes two messages per step.
     """
 
     def __init__(
@@ -33,8 +35,9 @@ class SuffixLayer:
         seconds_per_query: float = 0.0,
         max_draft_tokens: int = 64,
         tree: bool = False,
+        private: bool = False,
     ) -> None:
-        self._tree = tree
+        self._tree, self._private = tree, private
         self.spec = LayerSpec(
             name, LayerKind.SUFFIX, seconds_per_query=seconds_per_query, max_draft_tokens=max_draft_tokens
         )
@@ -58,17 +61,28 @@ class SuffixLayer:
         if self._cost is None:
             return Draft.empty()
         self._pending.extend(new_token_ids)
+        verified = query.verified
+        if self._private:
+            # context has no position: an append that raises has appended nothing
+            self.session.append_context(self._pending)
+            self._accept_pending()
+            verified = None  # feedback on a draft ends with the context that follows it
+            if not query.budget:
+                return Draft.empty()
         draft = self.session.step(
             self._pending,
             max_draft_tokens=query.budget,
             verify_cost=self._cost,
             tree=self._tree,
             at=self._sent,
-            verified=query.verified,
+            verified=verified,
         )
+        self._accept_pending()
+        return draft
+
+    def _accept_pending(self) -> None:
         self._sent += len(self._pending)
         self._pending = []
-        return draft
 
     def end(self, new_token_ids: Sequence[int], verified: Verified | None) -> None:
         """See the protocol."""

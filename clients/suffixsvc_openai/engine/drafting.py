@@ -80,7 +80,8 @@ class Drafting(ClosedOnExit):
         if settings.prompt_lookup.enabled:
             found.append(PromptLookupLayer(max_draft_tokens=settings.prompt_lookup.max_draft_tokens))
         if settings.suffix.enabled and session is not None:
-            found.append(SuffixLayer(session, max_draft_tokens=settings.suffix.max_draft_tokens))
+            longest, private = settings.suffix.max_draft_tokens, not plan.caller.store
+            found.append(SuffixLayer(session, max_draft_tokens=longest, private=private))
         if self.models is not None:
             model = settings.draft_model
             found.append(

@@ -38,6 +38,7 @@ from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_openai.engine.attempts import RecentRequests
+from suffixsvc_openai.engine.calibrators import Calibrators
 from suffixsvc_openai.engine.call import Call, Ended, Job
 from suffixsvc_openai.engine.drafting import Drafting, DraftingSettings, close_layers, predicted_tokens
 from suffixsvc_openai.engine.memory import Stored, open_memory
@@ -96,6 +97,7 @@ class Engine(ClosedOnExit):
         lanes, queue_size: largest numbers of answers on lanes and in the queue.
         texts: bytes of every token.
         drafting: makes the layers.
+        calibrators: what the layers' drafts are worth, by principal.
         curve: cost of the model's steps, as learned so far.
 
     Raises:
@@ -114,6 +116,7 @@ class Engine(ClosedOnExit):
         self._numbers = itertools.count(1)
         self._unfinished: set[Job] = set()
         self._requests = RecentRequests()
+        self.calibrators = Calibrators()
         with ExitStack() as opened:
             model = LlamaModel(settings.model, experts_used=settings.experts_used, offload=settings.offload)
             self.model = opened.enter_context(model)
@@ -139,6 +142,7 @@ class Engine(ClosedOnExit):
             self._closer = ThreadPoolExecutor(1, "suffixsvc-sessions")
             opened.callback(self._closer.shutdown)
             self._starters = ThreadPoolExecutor(_STARTERS, "suffixsvc-calls")
+            # its calibrator serves requests without one: every answer here has that of its principal
             batch = RunningBatch(
                 target, settings.driver, self.curve, Calibrator(), time.perf_counter, self._observer.batch
             )
@@ -274,6 +278,7 @@ class Engine(ClosedOnExit):
             room if plan.max_tokens is None else min(plan.max_tokens, room),
             plan.sampling,
             stop,
+            calibrator=self.calibrators.of(plan.caller.principal),
             on_step=partial(call.on_step, job.index),
             principal=plan.caller.principal,
             prompt_logprobs=plan.prompt_logprobs,

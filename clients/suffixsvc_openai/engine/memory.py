@@ -134,7 +134,8 @@ class Memory(ClosedOnExit):
         """Close a session; failures are logged, because the answer is complete.
 
         For :data:`PAUSE_SECONDS` after a service did not answer in time, sessions are left to it, which ends
-        idle ones: each would wait for it again.
+        idle ones: each would wait for it again. What those of answers with ``store`` have by then it stores
+        as incomplete; private ones have no output.
 
         Args:
             session: the session.

@@ -23,7 +23,8 @@ class Caller:
         name: the caller's own part of the namespace, one component or more.
         reads: names of the principal's further namespaces to draft from.
         labels: stored with the output.
-        store: store the output.
+        store: store the output; otherwise nothing of it may reach what is shared, not even while it is
+            written.
         speculate: draft.
         repeated: the client has sent this request before.
     """

@@ -123,8 +123,8 @@ class ResponsesRequest(GenerationRequest):
 
     @property
     def stored(self) -> bool:
-        """Whether the response can be retrieved later; true by default."""
-        return self.store is not False
+        """Whether the response can be retrieved later; by default it can, except with ``no_store``."""
+        return not self.suffixsvc.no_store if self.store is None else self.store
 
     @property
     def format(self) -> Mapping[str, Any]:

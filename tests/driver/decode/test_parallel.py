@@ -178,7 +178,8 @@ def test_first_match_does_not_replay_more_than_a_batch_holds(tmp_path: Path) -> 
             Request(prompt, [ScriptedLayer(half_right([*prompt, *result.token_ids]))], 40)
             for prompt, result in zip(prompts, expected, strict=True)
         ]
-        run = generate_many(target, requests, DriverConfig(policy="first-match"), curve=CostCurve.linear(0.001, 12))
+        curve = CostCurve.linear(0.001, 12)
+        run = generate_many(target, requests, DriverConfig(policy="first-match"), curve=curve)
         check(target, run, expected)
         steps = [step for result in run.results for step in result.steps]
         # at most a newest token of each lane beside them

@@ -128,3 +128,14 @@ def test_a_key_is_needed(keyed: OpenAIServer) -> None:
                 call("resp_x")
         with pytest.raises(openai.AuthenticationError):
             ask(stranger)
+
+
+def test_no_store_applies_to_responses_that_do_not_ask_to_be_stored(brief_client: openai.OpenAI) -> None:
+    extra = {"suffixsvc": {"no_store": True}}
+    response = ask(brief_client, extra_body=extra)
+    assert response.to_dict()["store"] is False
+    with pytest.raises(openai.NotFoundError):
+        brief_client.responses.retrieve(response.id)
+    asked_for = ask(brief_client, store=True, extra_body=extra)
+    assert asked_for.to_dict()["store"] is True
+    assert brief_client.responses.retrieve(asked_for.id).id == asked_for.id

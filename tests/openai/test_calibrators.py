@@ -1,0 +1,45 @@
+"""What one principal's drafts are worth is learned from its own answers only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openai
+from suffixsvc_driver.layers.prediction import PredictionLayer
+from suffixsvc_openai.app.http.keys import Keys
+from suffixsvc_openai.engine.calibrators import Calibrators
+from support.openai_serving import client_of, cycle_text, running, settings_of
+
+ALICE, BOB = "sk-alice-00", "sk-bob-0000"
+LAYER = PredictionLayer([1]).spec.name
+
+
+def test_a_principal_has_one_calibrator_while_it_is_used() -> None:
+    calibrators = Calibrators(most=2)
+    alice, bob = calibrators.of("alice"), calibrators.of("bob")
+    assert alice is not bob
+    assert calibrators.of("alice") is alice
+    calibrators.of("carol")  # in place of bob
+    assert calibrators.of("alice") is alice
+    assert calibrators.of("bob") is not bob
+
+
+def test_wrong_predictions_of_one_principal_do_not_change_those_of_another(cycle: Path) -> None:
+    def ask(client: openai.OpenAI, content: str) -> None:
+        client.chat.completions.create(
+            model="cycle",
+            messages=[{"role": "user", "content": "x"}],
+            temperature=0,
+            max_tokens=24,
+            prediction={"type": "content", "content": content},
+        )
+
+    settings = settings_of(cycle, keys=Keys({ALICE: "alice", BOB: "bob"}))
+    with running(settings) as server, client_of(server, ALICE) as alice, client_of(server, BOB) as bob:
+        calibrators = server.service.engine.calibrators
+        ask(bob, cycle_text("\n", 24))
+        before = calibrators.of("bob").calibrate(LAYER, 0.8, 0)
+        for number in range(30):
+            ask(alice, f"{number}, which is not what it writes")
+        assert calibrators.of("alice").calibrate(LAYER, 0.8, 0) < 0.5
+        assert calibrators.of("bob").calibrate(LAYER, 0.8, 0) == before > 0.7
