@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from suffixsvc.errors import GrammarError
 from suffixsvc_driver.sampling.structured import JsonSchema
 from suffixsvc_openai.chat.response_format import Format, format_value, unusable
-from suffixsvc_openai.chat.tool_choice import ToolChoice
+from suffixsvc_openai.chat.tool_choice import ToolChoice, ToolMode
 from suffixsvc_openai.protocol.errors import invalid
 from suffixsvc_openai.tools.definitions import ToolSet
 
@@ -57,7 +57,8 @@ class ChatTurn:
             ApiError, ToolError: a field is invalid; ``param`` names it as in chat completions.
         """
         choice = ToolChoice.of(tool_choice, ToolSet.of(tools or ()))
-        if choice.binds:
+        answer = format_value(response_format)
+        if choice.binds or (answer is not None and choice.mode is not ToolMode.NONE):  # a grammar has them
             for name, schema in choice.tools.schemas.items():
                 try:
                     JsonSchema(schema)  # its limits
@@ -71,7 +72,7 @@ class ChatTurn:
             tools or (),
             choice,
             not choice.named and (not choice.binds if parallel_tool_calls is None else parallel_tool_calls),
-            format_value(response_format),
+            answer,
             variables or {},
         )
 

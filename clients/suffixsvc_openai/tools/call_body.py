@@ -52,6 +52,7 @@ class CallBody:
         marked: a marker precedes it. Without one, the arguments must be there and fit the schema of the tool,
             and no other keys.
         stream: fill ``streamed``.
+        checks: of the answer; when they are spent, calls without a marker are content.
 
     Attributes:
         verdict: of the text so far.
@@ -62,7 +63,9 @@ class CallBody:
             may still turn out to be content.
     """
 
-    def __init__(self, tools: ToolSet, *, named: bool, marked: bool, stream: bool) -> None:
+    def __init__(
+        self, tools: ToolSet, *, named: bool, marked: bool, stream: bool, checks: SchemaChecks
+    ) -> None:
         self.verdict = Verdict.OPEN
         self.call: FoundCall | None = None
         self.name = ""
@@ -72,6 +75,7 @@ class CallBody:
         self._named = named
         self._marked = marked
         self._stream = stream
+        self._checks = checks
         self._in_head = named
         self._head = ""
         self._parts: list[str] = []  # of the object
@@ -169,7 +173,7 @@ class CallBody:
                 text = arguments
                 arguments = _parsed(text)
         fits = bool(self.name) and isinstance(arguments, dict)
-        if fits and (self._marked or self._tools.fits(self.name, arguments)):
+        if fits and (self._marked or self._tools.fits(self.name, arguments, self._checks)):
             self.call = FoundCall(self.name, text)
         self.verdict = Verdict.CALL if self.call else Verdict.CONTENT
 

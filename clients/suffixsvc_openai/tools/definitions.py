@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_openai.tools.schema_check import fits_schema
+from suffixsvc_openai.tools.schema_check import SchemaChecks
 
 #: as OpenAI has it; dots are common names of MCP servers
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -94,6 +94,6 @@ class ToolSet:
     def __len__(self) -> int:
         return len(self.schemas)
 
-    def fits(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether arguments fit the schema of a known tool (see :func:`fits_schema`)."""
-        return fits_schema(arguments, self.schemas[name])
+    def fits(self, name: str, arguments: Mapping[str, Any], checks: SchemaChecks) -> bool:
+        """Whether arguments fit the schema of a known tool, in one of the checks of an answer."""
+        return checks.fits(arguments, self.schemas[name])

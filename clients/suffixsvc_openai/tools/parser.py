@@ -32,6 +32,7 @@ from suffixsvc_openai.tools.call_body import CallBody, Verdict
 from suffixsvc_openai.tools.definitions import ToolSet
 from suffixsvc_openai.tools.deltas import ArgumentsDelta, CallStart, ContentDelta, Delta
 from suffixsvc_openai.tools.formats import SYNTAX, ToolFormat
+from suffixsvc_openai.tools.schema_check import SchemaChecks
 
 _FENCES: Final = ("```json\n", "```\n")
 #: what begins a call without a marker
@@ -72,6 +73,7 @@ class ToolCallParser:
         self.work = 0
         self._syntax = SYNTAX[tool_format]
         self._tools = tools
+        self._checks = SchemaChecks()
         self._bound = bound
         self._bare = _BARE if bare or not self._syntax.marker else ()
         self._new_id = new_id
@@ -213,7 +215,9 @@ class ToolCallParser:
 
     def _begin(self, *, named: bool) -> None:
         marked = self._marked or self._bound
-        self._body = CallBody(self._tools, named=named, marked=marked, stream=self._bound)
+        self._body = CallBody(
+            self._tools, named=named, marked=marked, stream=self._bound, checks=self._checks
+        )
         self._state = self._in_body
 
     def _in_body(self, text: str, at: int) -> int:

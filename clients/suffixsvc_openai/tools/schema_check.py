@@ -1,13 +1,14 @@
-"""Check of a value by a JSON schema of a client, in bounded work.
+"""Checks of values by the JSON schemas of a client, in bounded work.
 
 A schema is data of others. These keywords may take exponential time, and are not checked:
 
 - regular expressions (``pattern``, ``patternProperties``), and ``additionalProperties`` beside the latter
 - ``unevaluatedProperties`` and ``unevaluatedItems``, which evaluate the rest of the schema again
 
-References are resolved inside of the schema only. Every evaluation of a keyword has a cost, the number of
-subschemas and items that it may examine; a check of a higher total cost than :data:`MAX_COST` ends. A schema
-that cannot be evaluated to its end fits nothing.
+References are JSON pointers into the schema (``#/$defs/..``); a schema that has others, or names parts of
+itself otherwise (``$id`` below its root, ``$anchor``), would be searched at every reference.
+Every evaluation of a keyword has a cost, by the number of subschemas and items that it may examine, and by the
+size of the values that an error message would show. A schema that cannot be evaluated to its end fits nothing.
 """
 
 from __future__ import annotations
@@ -21,33 +22,109 @@ import referencing
 from jsonschema import Draft202012Validator
 from jsonschema.validators import extend
 
-#: of one check, which takes at most seconds: the event loop waits for it
-MAX_COST: Final = 200_000
-_cost_left: ContextVar[list[int]] = ContextVar("cost_left")
+#: of all checks of one answer: about a tenth of a second, in which the event loop waits for them. A value of 60
+#: properties with 50 values each and a list of 100 objects takes 8,000.
+MAX_COST: Final = 10_000
+#: characters of a text, and nested values, that cost one unit
+_SIZE_PER_COST: Final = 16
+_CHARACTERS_PER_VALUE: Final = 64
+_NAMES: Final = frozenset({"$id", "$anchor", "$dynamicAnchor", "$dynamicRef"})
+_running: ContextVar[SchemaChecks] = ContextVar("running")
 
 Errors = Iterator[jsonschema.ValidationError]
 
 
-class _TooCostlyError(Exception):
+class _UncheckedError(Exception):
     """The schema is not evaluated to its end."""
 
 
-def _size(value: Any) -> int:
+class SchemaChecks:
+    """The checks of one answer, however many there are.
+
+    Args:
+        max_cost: of all together; later checks fail.
+    """
+
+    def __init__(self, max_cost: int = MAX_COST) -> None:
+        self._left = max_cost
+        self._sizes: dict[int, int] = {}  # of values, by their id, during one check
+        self._usable: dict[int, bool] = {}  # by the id of a schema
+
+    def fits(self, value: Any, schema: Mapping[str, Any]) -> bool:
+        """Whether a value fits a schema (draft 2020-12), as far as the module says.
+
+        Args:
+            value: the value.
+            schema: lives as long as these checks.
+        """
+        if self._left <= 0:
+            return False
+        token = _running.set(self)
+        try:
+            if id(schema) not in self._usable:
+                self._usable[id(schema)] = _is_local(schema)
+            if not self._usable[id(schema)]:
+                return False
+            # an empty registry: the default one would fetch schemas of other hosts
+            return bool(_Validator(schema, registry=referencing.Registry()).is_valid(value))
+        except Exception:  # a malformed schema raises exceptions of all types, RecursionError among them
+            self._usable[id(schema)] = False
+            return False
+        finally:
+            _running.reset(token)
+            self._sizes.clear()
+
+    def charge(self, keyword: str, value: Any, instance: Any) -> None:
+        """Count an evaluation. Raises an exception that :meth:`fits` expects: all is spent."""
+        size = self._size(value) + self._size(instance)
+        if keyword == "uniqueItems":  # compares every item with every other one, if they have no order
+            size *= _length(instance)
+        self._left -= 1 + _length(value) + _length(instance) + size // _SIZE_PER_COST
+        if self._left < 0:
+            raise _UncheckedError
+
+    def _size(self, value: Any) -> int:
+        """Number of nested values, and of the characters of texts in their measure."""
+        if isinstance(value, str):
+            return len(value) // _CHARACTERS_PER_VALUE
+        if not isinstance(value, (list, dict)):
+            return 0
+        size = self._sizes.get(id(value))
+        if size is None:
+            keys, values = (value.keys(), value.values()) if isinstance(value, dict) else ((), value)
+            size = len(value) + sum(map(self._size, keys)) + sum(map(self._size, values))
+            self._sizes[id(value)] = size
+        return size
+
+
+def _length(value: Any) -> int:
     return len(value) if isinstance(value, (list, dict)) else 0
+
+
+def _is_local(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema names its parts by JSON pointers only."""
+    root = {name: value for name, value in schema.items() if name != "$id"}
+    left: list[Any] = [root]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            target = value.get("$ref", "#")
+            pointer = not isinstance(target, str) or target == "#" or target.startswith("#/")
+            if not pointer or not _NAMES.isdisjoint(value):
+                return False
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return True
 
 
 def _counted(keyword: str) -> Any:
     original = Draft202012Validator.VALIDATORS[keyword]
-    # uniqueItems compares every item with every other one, if they have no order
-    power = 2 if keyword == "uniqueItems" else 1
 
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Errors:
         if keyword == "additionalProperties" and "patternProperties" in schema:
             return
-        left = _cost_left.get()
-        left[0] -= 1 + _size(value) + _size(instance) ** power
-        if left[0] < 0:
-            raise _TooCostlyError
+        _running.get().charge(keyword, value, instance)
         yield from original(validator, value, instance, schema) or ()
 
     return check
@@ -65,15 +142,3 @@ _Validator: Final[Any] = extend(  # type: ignore[no-untyped-call]  # the stubs l
         for keyword in Draft202012Validator.VALIDATORS
     },
 )
-
-
-def fits_schema(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether a value fits a schema (draft 2020-12), as far as the module says."""
-    token = _cost_left.set([MAX_COST])
-    try:
-        # an empty registry: the default one would fetch schemas of other hosts
-        return bool(_Validator(schema, registry=referencing.Registry()).is_valid(value))
-    except Exception:  # a malformed schema raises exceptions of all types, RecursionError among them
-        return False
-    finally:
-        _cost_left.reset(token)

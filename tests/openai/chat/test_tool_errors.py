@@ -128,3 +128,21 @@ def test_tools_that_cannot_be_bound_are_400(http: httpx.Client) -> None:
     many = [function(f"f{at}", {"type": "object", "description": "x" * 3000}) for at in range(100)]
     answer = post(http, {"tools": many, "tool_choice": "required"})
     assert answer.status_code == 400, "the grammar is too large"
+
+
+@pytest.mark.parametrize(
+    "hostile", [{"type": "integer", "multipleOf": 999983}, {"type": "string", "pattern": "^(a{1000}){1000}$"}]
+)
+def test_tools_beside_a_format_have_the_limits_of_schemas(
+    http: httpx.Client, hostile: dict[str, Any]
+) -> None:
+    """The grammar of such an answer has the schemas of all tools, also in auto."""
+    parameters = {"type": "object", "properties": {"x": hostile}}
+    tools = {"tools": [function("now"), function("f", parameters)]}
+    required = post(http, {**tools, "tool_choice": "required"}).json()["error"]
+    assert required["param"] == "tools[1].function.parameters"
+    json_format = {"response_format": {"type": "json_object"}}
+    beside = post(http, {**tools, **json_format, "tool_choice": "auto"})
+    assert (beside.status_code, beside.json()) == (400, {"error": required})
+    assert post(http, {**tools, **json_format, "tool_choice": "none"}).status_code == 200
+    assert post(http, {**tools, "response_format": {"type": "text"}}).status_code == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
@@ -61,10 +62,10 @@ class ChoicesWriter:
         """See the protocol."""
         async for each in events:
             self._answers[each.index].add(each)
-        bodies = [
-            choice.whole(Addition(answer.text, answer.tokens), answer.reason or "stop")
-            for choice, answer in zip(self._choices, self._answers, strict=True)
-        ]
+        bodies = []
+        for choice, answer in zip(self._choices, self._answers, strict=True):
+            bodies.append(choice.whole(Addition(answer.text, answer.tokens), answer.reason or "stop"))
+            await asyncio.sleep(0)  # calls in a long answer take a while to find
         return self._envelope.wrap(bodies, **self._totals())
 
     def read(self, event: Event) -> list[dict[str, Any]]:
