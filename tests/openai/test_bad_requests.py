@@ -164,6 +164,36 @@ def test_a_body_that_is_no_object_is_400(http: httpx.Client, body: bytes) -> Non
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 400 + ".0"])
+@pytest.mark.parametrize(
+    ("path", "param", "value"),
+    [
+        (
+            "responses",
+            "tools[0].parameters.properties.x.maximum",
+            '[{"type": "function", "name": "f", "parameters": {"properties": {"x": {"maximum": NUMBER}}}}]',
+        ),
+        ("responses", "input[0].foo", '[{"role": "user", "content": "ab", "foo": NUMBER}]'),
+        ("responses", "text.hint", '{"hint": NUMBER}'),
+        ("chat/completions", "messages[0].hints[1]", '[{"role": "user", "content": "a", "hints": [1, NUMBER]}]'),
+        ("completions", "wish", "NUMBER"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_named(
+    http: httpx.Client, path: str, param: str, value: str, number: str
+) -> None:
+    """JSON has none: they once were stored, and made every answer that repeated them a 500."""
+    fields = {"model": "cycle", "messages": CHAT["messages"], "prompt": "ab", "input": "ab"}
+    names = {"chat/completions": ("model", "messages"), "completions": ("model", "prompt")}
+    body = {name: fields[name] for name in names.get(path, ("model", "input"))}
+    head = param.partition(".")[0].partition("[")[0]
+    text = ", ".join(f'"{name}": {json.dumps(one)}' for name, one in body.items() if name != head)
+    sent = f'{{{text}, "{head}": {value.replace("NUMBER", number)}}}'
+    error = error_of(http.post(f"/v1/{path}", content=sent), 400)
+    assert error["param"] == param
+    assert f"{param} must be a finite number" in error["message"]
+
+
 def test_text_that_is_no_unicode_is_400_or_answered(http: httpx.Client) -> None:
     body = json.dumps({**TEXT, "prompt": "\ud800"}).encode()
     assert http.post("/v1/completions", content=body).status_code == 400
@@ -192,8 +222,8 @@ def test_a_request_that_is_no_http_is_400(server: OpenAIServer, request_bytes: b
 
 
 def test_an_unknown_url_is_404_and_a_wrong_method_405(http: httpx.Client) -> None:
-    assert "/v1/nothing" in error_of(http.post("/v1/nothing", json={}), 404)["message"]
-    error_of(http.get("/v1/chat/completions"), 405)
+    assert error_of(http.post("/v1/nothing", json={}), 404)["message"].count("/v1/nothing") == 1
+    assert error_of(http.get("/v1/chat/completions"), 405)["message"].count("/v1/chat/completions") == 1
 
 
 def test_unknown_fields_are_ignored_and_counted(http: httpx.Client) -> None:

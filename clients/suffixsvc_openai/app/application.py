@@ -101,9 +101,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status, headers = HTTPStatus(error.status_code), error.headers
     path = f"{request.method} {request.url.path}"[:200]
-    text = (
-        f"this URL does not exist: {path}" if status == HTTPStatus.NOT_FOUND else f"{status.phrase}: {path}"
-    )
+    text = "this URL does not exist" if status == HTTPStatus.NOT_FOUND else status.phrase
     remedy = None if request.url.path.startswith("/v1/") else "The paths of the API begin with /v1/."
     body: dict[str, Any] = ApiError(status, f"{text}: {path}", remedy=remedy).body
     return JSONResponse(body, status, headers=headers)

@@ -111,7 +111,7 @@ def of_validation(error: ValidationError, at: str = "") -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         return ApiError(HTTPStatus.BAD_REQUEST, f"the body must be JSON: {first['msg']}")
-    param = (at + _path(first["loc"])).removeprefix(".")
+    param = path_of(first["loc"], at)
     text = str(first["msg"])
     shown = _repr(first["input"])
     if first["type"] == "missing":
@@ -132,10 +132,11 @@ def _repr(value: Any) -> str:
     return short.repr(value)[:_SHOWN]
 
 
-def _path(parts: Iterable[int | str]) -> str:
-    """Return the path of a field, as ``messages[0].role``."""
+def path_of(parts: Iterable[int | str], at: str = "") -> str:
+    """Return the path of a field, as ``messages[0].role``; ``at`` is that of what the parts lead into."""
     named = (part for part in parts if part != "[key]")  # pydantic's mark of a key of a mapping
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in named)
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in named)
+    return (at + path).removeprefix(".")
 
 
 def of_exception(error: BaseException) -> ApiError:

@@ -10,8 +10,8 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES, BodyMemory, HeldBody
-from suffixsvc_openai.app.http.json_values import has_more_values
-from suffixsvc_openai.protocol.errors import ApiError, of_validation, overloaded
+from suffixsvc_openai.app.http.json_values import has_more_values, non_finite
+from suffixsvc_openai.protocol.errors import ApiError, invalid, of_validation, overloaded, path_of
 
 #: bytes of a body
 MAX_BODY_BYTES: Final = 16 << 20
@@ -81,6 +81,10 @@ def _validated(data: bytearray, kind: type[B]) -> B:
             remedy="Send prompts as text, or in several requests.",
         )
     try:
-        return kind.model_validate_json(data)
+        found = kind.model_validate_json(data)
     except ValidationError as error:
         raise of_validation(error) from None
+    path = non_finite(found)
+    if path is not None:
+        raise invalid(path_of(path), "be a finite number: JSON has no other")
+    return found

@@ -1,4 +1,4 @@
-"""Number of values of JSON text, before it is parsed.
+"""Values of JSON texts: their number, before a text is parsed, and numbers that JSON cannot express.
 
 A parser makes an object of every value, and the interpreter runs nothing else meanwhile: 16 MiB of empty
 lists take ten seconds and a gigabyte, 16 MiB of text a hundredth of that.
@@ -6,9 +6,13 @@ lists take ten seconds and a gigabyte, 16 MiB of text a hundredth of that.
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 from itertools import islice
-from typing import Final
+from typing import Any, Final
+
+from pydantic import BaseModel
 
 _QUOTE: Final = ord('"')
 #: a string, also one that does not end, or what precedes a value
@@ -27,3 +31,27 @@ def has_more_values(text: bytearray, limit: int) -> bool:
         return False
     tokens = islice(_TOKEN.finditer(text), _TOKENS_PER_VALUE * limit + 2)
     return sum(text[token.start()] != _QUOTE for token in tokens) > limit
+
+
+def non_finite(value: Any) -> list[int | str] | None:
+    """Return the path of a number that is not finite, in a validated body; None if there is none.
+
+    The parser reads NaN, Infinity and 1e999, which are no values of JSON: no answer could repeat them.
+    """
+    if isinstance(value, float):
+        return None if math.isfinite(value) else []
+    children: Iterable[tuple[int | str, Any]]
+    if isinstance(value, BaseModel):
+        children = [*value.__dict__.items(), *(value.model_extra or {}).items()]
+    elif isinstance(value, dict):
+        children = value.items()
+    elif isinstance(value, list):
+        children = enumerate(value)
+    else:
+        return None
+    for key, child in children:
+        if isinstance(child, (float, list, dict, BaseModel)):
+            path = non_finite(child)
+            if path is not None:
+                return [key, *path]
+    return None
