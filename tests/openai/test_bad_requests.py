@@ -175,7 +175,11 @@ def test_a_body_that_is_no_object_is_400(http: httpx.Client, body: bytes) -> Non
         ),
         ("responses", "input[0].foo", '[{"role": "user", "content": "ab", "foo": NUMBER}]'),
         ("responses", "text.hint", '{"hint": NUMBER}'),
-        ("chat/completions", "messages[0].hints[1]", '[{"role": "user", "content": "a", "hints": [1, NUMBER]}]'),
+        (
+            "chat/completions",
+            "messages[0].hints[1]",
+            '[{"role": "user", "content": "a", "hints": [1, NUMBER]}]',
+        ),
         ("completions", "wish", "NUMBER"),
     ],
 )

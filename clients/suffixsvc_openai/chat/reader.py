@@ -28,6 +28,7 @@ class AnswerReader:
 
     Attributes:
         calls: number of calls so far.
+        cut: the last one that was passed on is not complete.
         bound: as given.
         may_call: whether the text may have calls.
     """
@@ -49,6 +50,11 @@ class AnswerReader:
     def calls(self) -> int:
         """See the class."""
         return self._parser.calls if self._parser is not None else 0
+
+    @property
+    def cut(self) -> bool:
+        """See the class."""
+        return self._parser is not None and self._parser.cut and (self._parallel or self.calls == 1)
 
     def feed(self, text: str) -> list[Delta]:
         """Take a part of the text; return what is known by it."""

@@ -22,7 +22,7 @@ class ChatTurn:
     """A turn. Both APIs make it with :meth:`of`.
 
     Attributes:
-        messages: as in chat completions; contents are strings, text parts or None.
+        messages: as in chat completions; contents are strings or None.
         tools: definitions, as in chat completions.
         choice: which of them the model calls.
         parallel: an answer may have several calls.

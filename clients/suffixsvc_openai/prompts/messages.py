@@ -1,7 +1,7 @@
 """Messages of the OpenAI API in the form that chat templates take.
 
-    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
-        ->  {"role": "user", "content": "ab"}
+    {"role": "assistant", "refusal": "no"}
+        ->  {"role": "assistant", "content": "no", "refusal": "no"}
     {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\\"x\\": 1}"}, ..}]}
         ->  {.., "content": None, "tool_calls": [{"function": {.., "arguments": {"x": 1}}, ..}]}
 
@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
 
-_TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
 #: what no text may have: see the module
 _FORBIDDEN: Final = re.compile("[\0\ud800-\udfff]")
 _MISTRAL_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
@@ -61,7 +60,7 @@ def template_messages(messages: Sequence[Mapping[str, Any]], form: MessageForm) 
     """Convert messages; fields that are not mentioned above are kept.
 
     Raises:
-        MessageError: a message is no object, has no role, or content that is not text; arguments of a call
+        MessageError: a message is no object, has no role, or content that is neither a text nor None; arguments of a call
             are not a JSON object.
     """
     return [_message(one, f"messages[{i}]", form) for i, one in enumerate(messages)]
@@ -78,31 +77,6 @@ def clean(value: Any) -> Any:
     return value
 
 
-def content_text(content: Any, param: str) -> str | None:
-    """Return the text of a content: a string, text parts (joined), or None.
-
-    Raises:
-        MessageError: another type, or a part that is not text.
-    """
-    if content is None or isinstance(content, str):
-        return content
-    if not isinstance(content, (list, tuple)):
-        raise MessageError(param, "be a string or a list of parts", got=type(content).__name__)
-    return "".join(_part_text(part, f"{param}[{j}]") for j, part in enumerate(content))
-
-
-def _part_text(part: Any, param: str) -> str:
-    if isinstance(part, str):
-        return part
-    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    if kind not in _TEXT_PARTS:
-        raise MessageError(param, "be text", got=f"a part of type {kind!r}"[:80], remedy="Send text only.")
-    text = part.get("refusal" if kind == "refusal" else "text")
-    if not isinstance(text, str):
-        raise MessageError(f"{param}.text", "be a string", got=type(text).__name__)
-    return text
-
-
 def _message(given: Any, param: str, form: MessageForm) -> dict[str, Any]:
     if not isinstance(given, Mapping) or not isinstance(given.get("role"), str):
         raise MessageError(f"{param}.role", "be a string", got=str(given)[:60])
@@ -112,7 +86,9 @@ def _message(given: Any, param: str, form: MessageForm) -> dict[str, Any]:
         raise MessageError(param, "be nested less deep") from None
     if message["role"] == "developer" and not form.developer:
         message["role"] = "system"
-    content = content_text(message.get("content"), f"{param}.content")
+    content = message.get("content")
+    if content is not None and not isinstance(content, str):
+        raise MessageError(f"{param}.content", "be a string", got=type(content).__name__)
     if message.get("tool_calls") is None:  # null, as clients send it, is not a list
         message.pop("tool_calls", None)
     calls = message.get("tool_calls", [])

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
+from suffixsvc_openai.protocol.content import joined_text
 from suffixsvc_openai.protocol.errors import invalid, unsupported
 from suffixsvc_openai.protocol.generation_request import (
     MAX_MESSAGES,
@@ -24,25 +25,16 @@ _UNSUPPORTED: Final = {
     "audio": None,
     "web_search_options": None,
 }
+_TEXT_PARTS: Final = ("text", "refusal")
 
 
 def _text_of(content: Any) -> Any:
-    """Join the text parts of a message's content; other kinds of content are refused."""
+    """Join the text parts of a message's content; other kinds of parts are refused."""
     if not isinstance(content, list):
         return content
     if not content:
         raise ValueError("have at least one part")
-    texts = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get("text") if isinstance(part, dict) else None
-        if kind == "refusal":
-            text = part.get("refusal")
-        if kind not in ("text", "refusal") or not isinstance(text, str):
-            shown = repr(kind)[:40]
-            raise ValueError(f"have parts of type text only, not {shown}: this server has no other input")
-        texts.append(text)
-    return "".join(texts)
+    return joined_text(content, _TEXT_PARTS)
 
 
 class Message(Body):
@@ -51,6 +43,7 @@ class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_text_of)] = None
     name: str | None = None
+    refusal: str | None = None
     tool_calls: Items[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
@@ -96,7 +89,8 @@ class ChatRequest(GenerationRequest):
         if self.modalities is not None and self.modalities != ["text"]:
             raise invalid("modalities", 'be ["text"]', got=self.modalities)
         for at, message in enumerate(self.messages):
-            if message.content is None and not (message.role == "assistant" and message.tool_calls):
+            other = message.role == "assistant" and (message.tool_calls or message.refusal)
+            if message.content is None and not other:
                 raise invalid(f"messages[{at}].content", "be a text, or parts of type text", got=None)
 
     @property

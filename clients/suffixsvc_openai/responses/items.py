@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from suffixsvc_openai.protocol.content import PartError, joined_text
 from suffixsvc_openai.protocol.errors import ApiError, invalid, of_validation
 from suffixsvc_openai.protocol.generation_request import Body
 
@@ -131,17 +132,14 @@ def text_of(content: Any, param: str) -> str:
         return content
     if not isinstance(content, list):
         raise invalid(param, "be a string or a list of parts", got=repr(content)[:80])
-    texts = []
-    for i, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in _TEXT_PARTS:
-            condition = "be a part of type input_text or output_text"
-            raise invalid(f"{param}[{i}]", condition, got=repr(kind)[:80], remedy=_TEXT_ONLY)
-        name = "refusal" if kind == "refusal" else "text"
-        if not isinstance(part.get(name), str):
-            raise invalid(f"{param}[{i}].{name}", "be a string", got=repr(part.get(name))[:80])
-        texts.append(part[name])
-    return "".join(texts)
+    try:
+        return joined_text(content, _TEXT_PARTS)
+    except PartError as error:
+        at, got = f"{param}[{error.index}]", repr(error.got)[:80]
+        if error.field:
+            raise invalid(f"{at}.{error.field}", "be a string", got=got) from None
+        condition = "be a part of type input_text or output_text"
+        raise invalid(at, condition, got=got, remedy=_TEXT_ONLY) from None
 
 
 def _check_arguments(arguments: str, param: str) -> None:

@@ -86,12 +86,16 @@ class Output:
                     events.append(self._delta("response.function_call_arguments.delta", text))
         return events
 
-    def end(self, status: str) -> list[StreamEvent]:
+    def end(self, status: str, *, cut: bool = True) -> list[StreamEvent]:
         """End the output; an answer without text has one empty message.
 
         Args:
             status: of the last item: "completed" or "incomplete".
+            cut: a call that is the last item lacks its end. One that does not is completed, although the text
+                after it, such as a closing marker, may be cut.
         """
+        if not cut and self._item is not None and self._item["type"] == "function_call":
+            return self._end("completed")
         items = [*self.items, *([] if self._item is None else [self._item])]
         answered = any(item["type"] != "reasoning" for item in items)
         if answered or (items and status != "completed"):  # the latter: reasoning that was cut

@@ -18,7 +18,7 @@ from typing import Any, Final
 MAX_BYTES: Final = 64 << 20
 #: bytes of a response besides its texts: the objects of Python that hold it
 _OVERHEAD_BYTES: Final = 1024
-_ID_BYTES: Final = 200
+_ID_BYTES: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ class _Shelf:
     """The responses of one principal, the least recently used first."""
 
     responses: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
-    owners: dict[str, str] = field(default_factory=dict)  # id of an item -> id of its response
+    #: id of an item -> ids of the responses that have it, the newest last
+    owners: dict[str, dict[str, None]] = field(default_factory=dict)
     size: int = 0
 
 
@@ -110,7 +111,8 @@ class ResponseStore:
         with self._lock:
             shelf = self._shelves.setdefault(principal, _Shelf())
             shelf.responses[stored.id] = stored
-            shelf.owners.update(dict.fromkeys(stored.item_ids, stored.id))
+            for item_id in stored.item_ids:
+                shelf.owners.setdefault(item_id, {})[stored.id] = None
             shelf.size += stored.size
             while shelf.size > self._max_bytes:
                 self._drop(shelf, next(iter(shelf.responses)))
@@ -149,7 +151,7 @@ class ResponseStore:
         wanted = set(item_ids)
         with self._lock:
             shelf = self._shelf(principal)
-            owners = {shelf.owners[item_id] for item_id in wanted if item_id in shelf.owners}
+            owners = {next(reversed(shelf.owners[each])) for each in wanted if each in shelf.owners}
             responses = [self._used(shelf, owner) for owner in owners]
         return {item["id"]: item for stored in responses for item in stored.items if item["id"] in wanted}
 
@@ -159,11 +161,6 @@ class ResponseStore:
             shelf = self._shelf(principal)
             self._used(shelf, response_id)
             self._drop(shelf, response_id)
-
-    def size(self, principal: str) -> int:
-        """Return the bytes that the responses of a principal take."""
-        with self._lock:
-            return self._shelf(principal).size
 
     def _shelf(self, principal: str) -> _Shelf:
         return self._shelves.get(principal) or _Shelf()
@@ -179,8 +176,9 @@ class ResponseStore:
     def _drop(shelf: _Shelf, response_id: str) -> None:
         stored = shelf.responses.pop(response_id)
         shelf.size -= stored.size
-        for item_id in stored.item_ids:
-            if shelf.owners.get(item_id) == response_id:
+        for item_id in set(stored.item_ids):
+            del shelf.owners[item_id][response_id]
+            if not shelf.owners[item_id]:
                 del shelf.owners[item_id]
 
 

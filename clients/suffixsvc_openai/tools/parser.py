@@ -57,6 +57,7 @@ class ToolCallParser:
 
     Attributes:
         calls: number of calls so far.
+        cut: the last one is not complete (yet): its last brace is missing.
         work: characters that were examined, each time counted; for tests.
     """
 
@@ -94,6 +95,11 @@ class ToolCallParser:
         self._open = False
         self._body: CallBody | None = None
         self._started = False  # the call of the body was passed on
+
+    @property
+    def cut(self) -> bool:
+        """See the class."""
+        return self._started
 
     def feed(self, text: str) -> list[Delta]:
         """Take a part of the text; return what is known by it."""

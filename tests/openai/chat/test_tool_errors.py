@@ -73,6 +73,12 @@ def called(**fields: Any) -> dict[str, Any]:
         ("messages[2].content", {"messages": [*CALLED, {**RESULT, "content": None}]}),
         ("messages[1].content", {"messages": [*ASK, {"role": "assistant"}]}),
         ("messages[1].content", {"messages": [*ASK, {"role": "assistant", "tool_calls": []}]}),
+        (
+            "messages[1].content",
+            {"messages": [*ASK, {"role": "assistant", "content": None, "refusal": None}]},
+        ),
+        ("messages[1].content", {"messages": [*ASK, {"role": "user", "content": None, "refusal": "no"}]}),
+        ("messages[1].refusal", {"messages": [*ASK, {"role": "assistant", "refusal": 7}]}),
         ("messages[1].tool_calls", {"messages": [*ASK, {"role": "assistant", "tool_calls": "now"}]}),
         ("messages[1].tool_calls[0].id", called(id=None)),
         ("messages[1].tool_calls[0].type", called(type="custom")),
@@ -108,6 +114,8 @@ def test_an_invalid_field_is_named(
         {"messages": [*CALLED, RESULT, {"role": "assistant", "content": "", "tool_calls": None}]},
         {"messages": [{"role": "developer", "content": [{"type": "text", "text": "x"}]}, *ASK]},
         {"messages": [{"role": "user", "name": "ann", "content": "x"}]},
+        {"messages": [*ASK, {"role": "assistant", "content": None, "refusal": "no"}, *ASK]},
+        {"messages": [*ASK, {"role": "assistant", "refusal": "no"}, *ASK]},
         {"chat_template_kwargs": {"enable_thinking": False, "self": 1, "name": [{"a": None}]}},
     ],
 )

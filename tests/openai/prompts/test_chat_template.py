@@ -186,9 +186,8 @@ def test_the_developer_is_the_system_where_the_template_does_not_know_it(qwen: C
         assert template.render(messages) == "developeruser"
 
 
-def test_text_parts_are_joined_and_what_has_no_utf8_is_replaced(qwen: ChatTemplate) -> None:
-    parts = [{"type": "text", "text": "a\0"}, {"type": "text", "text": "b\ud800"}, "c"]
-    assert qwen.render([{"role": "user", "content": parts}]) == "user:a\ufffdb\ufffdc|"
+def test_what_has_no_utf8_is_replaced(qwen: ChatTemplate) -> None:
+    assert qwen.render([{"role": "user", "content": "a\0b\ud800c"}]) == "user:a\ufffdb\ufffdc|"
     tool = {"type": "function", "function": {"name": "f\0", "description": "\udfff"}}
     assert qwen.render([], [tool]).count("\ufffd") == 2
 
@@ -196,13 +195,7 @@ def test_text_parts_are_joined_and_what_has_no_utf8_is_replaced(qwen: ChatTempla
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0]"),
-        (
-            [CHAT[0], {"role": "user", "content": [{"type": "text", "text": ""}, {"type": "input_audio"}]}],
-            "messages[1].content[1]",
-        ),
-        ([{"role": "user", "content": [7]}], "messages[0].content[0]"),
-        ([{"role": "user", "content": [{"type": "text", "text": None}]}], "messages[0].content[0].text"),
+        ([CHAT[0], {"role": "user", "content": ["a"]}], "messages[1].content"),
         ([{"role": "user", "content": 7}], "messages[0].content"),
         ([{"role": None, "content": ""}], "messages[0].role"),
         (["text"], "messages[0].role"),

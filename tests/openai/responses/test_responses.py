@@ -122,6 +122,35 @@ def test_a_named_function_is_called(brief_client: openai.OpenAI, choice: Any) ->
     assert response.model_dump()["tool_choice"] == choice
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_is_complete_has_a_result_though_the_answer_is_cut(
+    caller: openai.OpenAI, stream: bool
+) -> None:
+    """The limit fell between the call's last brace and its closing marker; the result was then refused."""
+    asked: dict[str, Any] = {
+        "model": "chatty",
+        "input": "hi",
+        "tools": TOOLS,
+        "max_output_tokens": 5,
+        "temperature": 0,
+    }
+    if stream:
+        *_, last = caller.responses.create(**asked, stream=True)
+        response = last.response  # type: ignore[union-attr]
+    else:
+        response = caller.responses.create(**asked)
+    assert response.status == "incomplete"
+    assert [(call.name, call.status) for call in calls(response)] == [
+        ("look", "completed"),
+        ("wait", "completed"),
+    ]
+    results: Any = [
+        {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
+        for call in calls(response)
+    ]
+    assert caller.responses.create(**{**asked, "input": results}, previous_response_id=response.id).output
+
+
 def test_a_call_that_is_cut_is_incomplete(brief_client: openai.OpenAI) -> None:
     response = brief_client.responses.create(
         model="brief", input="x", tools=TOOLS, tool_choice="required", max_output_tokens=45

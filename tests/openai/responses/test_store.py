@@ -77,7 +77,6 @@ def test_the_least_recently_used_are_dropped() -> None:
     store.get("p", "resp_a")
     store.items("p", ["msg_b"])
     store.add("p", stored("d"))
-    assert store.size("p") == 3 * one
     assert [name for name in "abcd" if has(store, name)] == ["a", "b", "d"]
     assert not store.items("p", ["msg_c"])
     store.add("q", stored("e"))  # a limit for each
@@ -104,10 +103,27 @@ def test_a_response_beyond_the_limit_is_not_stored() -> None:
 
 
 def test_deleting_frees_the_bytes() -> None:
-    store = ResponseStore()
-    store.add("p", stored("a"))
-    store.delete("p", "resp_a")
-    assert store.size("p") == 0
-    assert not store.items("p", ["msg_a"])
+    store = ResponseStore(2 * stored("a").size)
+    for name in "ab":
+        store.add("p", stored(name))
+    store.delete("p", "resp_b")
+    assert not store.items("p", ["msg_b"])
     with pytest.raises(MissingResponseError):
-        store.delete("p", "resp_a")
+        store.delete("p", "resp_b")
+    store.add("p", stored("c"))
+    assert has(store, "a")
+
+
+@pytest.mark.parametrize("deleted", ["a", "b"])
+def test_an_item_is_found_as_long_as_a_response_has_it(deleted: str) -> None:
+    """A response that referred to an item once took it away when it was deleted."""
+    store = ResponseStore()
+    first = stored("a", text="kept")
+    message = first.items[-1]
+    store.add("p", first)
+    response = {"id": "resp_b", "previous_response_id": None, "output": [message]}
+    store.add("p", StoredResponse.of(response, [message, message]))
+    store.delete("p", f"resp_{deleted}")
+    assert store.items("p", ["msg_a"]) == {"msg_a": message}
+    store.delete("p", "resp_a" if deleted == "b" else "resp_b")
+    assert not store.items("p", ["msg_a"])

@@ -213,6 +213,19 @@ def test_text_that_a_grammar_binds_has_no_content_wherever_it_is_cut(
             assert whole.startswith(arguments)
 
 
+@pytest.mark.parametrize("tool_format", [HERMES, LLAMA3])
+def test_a_call_is_cut_until_its_last_brace(tool_format: ToolFormat) -> None:
+    """And not until the text that follows it."""
+    name, end = len('<tool_call>\n{"name": "get_weather", "arguments": {'), len(f"<tool_call>\n{CALL}")
+    text = f"<tool_call>\n{CALL}\n</tool_call>"
+    for cut in range(name, len(text) + 1):
+        shift = 0 if tool_format is HERMES else len("<tool_call>\n")
+        parser = parser_of(tool_format, bound=True)
+        deltas_of(parser, [text[shift:cut]] if tool_format is HERMES else [text[shift : min(cut, end)]])
+        assert parser.calls == 1
+        assert parser.cut == (cut < end), cut
+
+
 def test_ids_are_unique() -> None:
     parser = ToolCallParser(HERMES, TOOLS)
     starts = [delta for delta in parser.feed(f"{CALL}\n{NOW}") if isinstance(delta, CallStart)]

@@ -76,7 +76,7 @@ class ResponseWriter:
         if self._answer.reason is None:
             return self._output.add(deltas)
         events = self._output.add([*deltas, *self._reader.finish()])
-        return events + self._output.end(status_of(self._answer.reason))
+        return events + self._output.end(status_of(self._answer.reason), cut=self._reader.cut)
 
     def _end(self) -> dict[str, Any]:
         """Return the response, stored."""
