@@ -60,8 +60,8 @@ def template_messages(messages: Sequence[Mapping[str, Any]], form: MessageForm) 
     """Convert messages; fields that are not mentioned above are kept.
 
     Raises:
-        MessageError: a message is no object, has no role, or content that is neither a text nor None; arguments of a call
-            are not a JSON object.
+        MessageError: a message is no object, has no role, or content that is neither a text nor None;
+            arguments of a call are not a JSON object.
     """
     return [_message(one, f"messages[{i}]", form) for i, one in enumerate(messages)]
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from suffixsvc_openai.tools.definitions import ToolSet
 from suffixsvc_openai.tools.json_scanner import Event, JsonScanner
+from suffixsvc_openai.tools.schema_check import SchemaChecks
 
 _ARGUMENTS: Final = ("arguments", "parameters")
 #: keys of a call that no marker precedes

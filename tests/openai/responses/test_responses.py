@@ -136,7 +136,7 @@ def test_a_call_that_is_complete_has_a_result_though_the_answer_is_cut(
     }
     if stream:
         *_, last = caller.responses.create(**asked, stream=True)
-        response = last.response  # type: ignore[union-attr]
+        response = last.response
     else:
         response = caller.responses.create(**asked)
     assert response.status == "incomplete"
@@ -152,12 +152,17 @@ def test_a_call_that_is_complete_has_a_result_though_the_answer_is_cut(
 
 
 def test_a_call_that_is_cut_is_incomplete(brief_client: openai.OpenAI) -> None:
-    response = brief_client.responses.create(
-        model="brief", input="x", tools=TOOLS, tool_choice="required", max_output_tokens=45
-    )
-    assert response.status == "incomplete"
-    assert calls(response)[-1].status == "incomplete"
-    again = brief_client.responses.create(model="brief", input="go on", previous_response_id=response.id)
+    def asked(**fields: Any) -> Response:
+        return brief_client.responses.create(
+            model="brief", input="x", tools=TOOLS, tool_choice="required", temperature=0, **fields
+        )
+
+    [call] = calls(asked())
+    written = f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments}}}'  # a token each
+    whole, cut = (asked(max_output_tokens=len(written) - less) for less in (0, 1))
+    assert (whole.status, cut.status) == ("incomplete", "incomplete")
+    assert (calls(whole)[-1].status, calls(cut)[-1].status) == ("completed", "incomplete")
+    again = brief_client.responses.create(model="brief", input="go on", previous_response_id=cut.id)
     assert again.output_text == "ok"
 
 

@@ -138,7 +138,7 @@ def test_a_malformed_schema_leaves_the_other_tools() -> None:
 
 
 def test_an_answer_of_many_objects_costs_no_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each bare object of such a line once had a budget of its own: seconds, in which no other was answered."""
+    """Each bare object once had a budget of its own: seconds, in which no other request was answered."""
     begun: list[Any] = []
     validator = schema_check._Validator
 

@@ -1,8 +1,8 @@
 """Answers to clients that may be slow or go away at any time.
 
 A client that disconnects cancels its call: the lanes are free within one step. A slow client does not delay
-its lanes; the text waits here, in the memory that the call's tokens need. A client that takes nothing for a
-minute is disconnected.
+its lanes; the text waits here, in the memory that the call's tokens need. The client of a stream that
+takes nothing for a minute is disconnected.
 """
 
 from __future__ import annotations
