@@ -1,95 +1,160 @@
-"""Queue of waiting requests that is fair between namespaces.
+"""Queue of waiting requests that is fair between principals, and within each between its namespaces.
 
-The next request is the oldest one of the namespace that has been served the fewest tokens, and whose last
-turn was longest ago among equals. This is the virtual token counter of Sheng et al., "Fairness in Serving
-Large Language Models" (OSDI 2024). A namespace that floods the queue delays itself, not the others. One that
-was idle is lifted to the lowest counter of those that wait, or to that of the namespace that was served last,
-so that it cannot save up.
+    share ("alice", "sql")        root ── alice ── sql ── items, the oldest first
+                                    │       └───── docs
+                                    └──── bob ──── sql
+
+An item belongs to a *share*: a path of names. At each level the next one is the child that was served the
+fewest tokens, and whose last turn was longest ago among equals. This is the virtual token counter of Sheng et
+al., "Fairness in Serving Large Language Models" (OSDI 2024), at every level: a child that floods the queue
+delays itself, not the others, under whatever names below it. One that was idle is lifted to the lowest
+counter of those that wait, or to that of the child that was served last, so that it cannot save up.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: counters of idle namespaces are dropped when there are more than this, and more than of others
-_MAX_IDLE: Final = 64
+#: path of names, the widest first; all items of a queue have paths of the same length
+Share = tuple[str, ...]
+
+#: children of a node whose counters are kept while they have no items: those that were served last
+MAX_IDLE: Final = 256
+
+
+class _Node(Generic[T]):
+    """Items of a share and of those below it."""
+
+    def __init__(self) -> None:
+        self.size = 0  # items here and below
+        self.served = 0  # tokens
+        self.turn = 0  # when an item was last removed, in turns of the parent
+        self.items: deque[T] = deque()
+        self.waiting: dict[str, _Node[T]] = {}  # children with items
+        self.idle: OrderedDict[str, _Node[T]] = OrderedDict()  # others, the least recently served first
+        self._turns = 0
+        self._lowest = 0  # counter of the child of the last item, when that was removed
+
+    def enter(self, name: str) -> _Node[T]:
+        """Return a child that gets an item."""
+        if name not in self.waiting:
+            lowest = min((each.served for each in self.waiting.values()), default=self._lowest)
+            child = self.idle.pop(name, None) or _Node[T]()
+            child.served = max(lowest, child.served)
+            self.waiting[name] = child
+        return self.waiting[name]
+
+    def next(self) -> tuple[str, _Node[T]]:
+        """Return the child whose turn it is."""
+        name, child = min(self.waiting.items(), key=lambda each: (each[1].served, each[1].turn))
+        self._turns += 1
+        child.turn = self._turns
+        self._lowest = max(self._lowest, child.served)
+        return name, child
+
+    def leave(self, name: str) -> None:
+        """Count an item less of a child."""
+        child = self.waiting[name]
+        child.size -= 1
+        if not child.size:
+            del self.waiting[name]
+            self._rest(name, child)
+
+    def charge(self, name: str, tokens: int) -> _Node[T]:
+        """Count tokens that a child was served, and return it."""
+        child = self.waiting.get(name)
+        if child is None:
+            child = self.idle.pop(name, None)
+            if child is None:
+                child = _Node()
+                child.served = self._lowest
+            self._rest(name, child)
+        child.served += tokens
+        return child
+
+    def _rest(self, name: str, child: _Node[T]) -> None:
+        self.idle[name] = child
+        if len(self.idle) > MAX_IDLE:
+            self.idle.popitem(last=False)
 
 
 class FairQueue(Generic[T]):
-    """Waiting items by namespace. Not thread-safe."""
+    """Waiting items by share. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[T]] = {}
-        self._served: dict[str, int] = {}
-        self._turn: dict[str, int] = {}  # when an item of the namespace was last removed
-        self._turns = 0
-        self._lowest = 0  # counter of the namespace of the last item, when it was removed
+        self._root: _Node[T] = _Node()
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return self._root.size
 
-    def waiting(self, namespace: str) -> int:
-        """Return the number of waiting items of a namespace."""
-        return len(self._waiting.get(namespace, ()))
+    def waiting(self, share: Sequence[str]) -> int:
+        """Return the number of waiting items of a share and of those below it."""
+        node = self._find(share)
+        return 0 if node is None else node.size
 
-    def push(self, namespace: str, item: T) -> None:
+    def push(self, share: Share, item: T) -> None:
         """Append an item."""
-        if namespace not in self._waiting:
-            lowest = min((self._served[name] for name in self._waiting), default=self._lowest)
-            self._served[namespace] = max(lowest, self._served.get(namespace, 0))
-            self._waiting[namespace] = deque()
-        self._waiting[namespace].append(item)
+        node = self._root
+        node.size += 1
+        for name in share:
+            node = node.enter(name)
+            node.size += 1
+        node.items.append(item)
 
     def pop(self) -> T | None:
         """Remove and return the next item; None if nothing waits."""
-        if not self._waiting:
+        if not self._root.size:
             return None
-        namespace = min(self._waiting, key=lambda name: (self._served[name], self._turn.get(name, 0)))
-        item = self._waiting[namespace].popleft()
-        self._drop_empty(namespace)
-        self._turns += 1
-        self._turn[namespace] = self._turns
-        self._lowest = max(self._lowest, self._served[namespace])
-        self._drop_counters()
+        node, share = self._root, []
+        while not node.items:
+            name, node = node.next()
+            share.append(name)
+        item = node.items.popleft()
+        self._leave(share)
         return item
 
-    def remove(self, namespace: str, item: T) -> bool:
+    def remove(self, share: Share, item: T) -> bool:
         """Remove an item; return whether it waited."""
-        if item not in self._waiting.get(namespace, ()):
+        node = self._find(share)
+        if node is None or item not in node.items:
             return False
-        self._waiting[namespace].remove(item)
-        self._drop_empty(namespace)
+        node.items.remove(item)
+        self._leave(share)
         return True
 
     def drain(self) -> list[T]:
         """Remove and return all items."""
-        items = [item for queue in self._waiting.values() for item in queue]
-        self._waiting.clear()
+        items = []
+        while (item := self.pop()) is not None:
+            items.append(item)
         return items
 
-    def charge(self, namespace: str, tokens: int) -> None:
-        """Count tokens that a namespace was served; negative ones take a count back."""
-        self._served[namespace] = self._served.get(namespace, self._lowest) + tokens
+    def charge(self, share: Share, tokens: int) -> None:
+        """Count tokens that a share was served, at every level; negative ones take a count back."""
+        node = self._root
+        for name in share:
+            node = node.charge(name, tokens)
 
     def forget_idle(self) -> None:
-        """Drop the counters, when no request waits or runs: all namespaces are equal again."""
-        self._served.clear()
-        self._turn.clear()
-        self._lowest = 0
+        """Drop the counters, when no request waits or runs: all shares are equal again."""
+        self._root = _Node()
 
-    def _drop_empty(self, namespace: str) -> None:
-        if not self._waiting[namespace]:
-            del self._waiting[namespace]
+    def _find(self, share: Sequence[str]) -> _Node[T] | None:
+        """Return the node of a share that has items."""
+        node: _Node[T] | None = self._root
+        for name in share:
+            node = None if node is None else node.waiting.get(name)
+        return node
 
-    def _drop_counters(self) -> None:
-        """Drop the counters that the next push would lift: those of idle namespaces, so far behind."""
-        if len(self._served) > 2 * len(self._waiting) + _MAX_IDLE:
-            self._served = {
-                name: served
-                for name, served in self._served.items()
-                if name in self._waiting or served > self._lowest
-            }
-            self._turn = {name: turn for name, turn in self._turn.items() if name in self._served}
+    def _leave(self, share: Sequence[str]) -> None:
+        """Count an item less at every level."""
+        self._root.size -= 1
+        node = self._root
+        for name in share:
+            child = node.waiting[name]
+            node.leave(name)
+            node = child

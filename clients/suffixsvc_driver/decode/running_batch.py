@@ -61,9 +61,17 @@ class Running:
         return 1 + self.generation.replay
 
     @property
-    def served(self) -> int:
+    def expected(self) -> int:
         """Tokens of the prompt that are or have to be computed, and emitted tokens."""
         return len(self.generation.prompt) - self.reused + self.generation.emitted
+
+    @property
+    def served(self) -> int:
+        """Computed tokens of the prompt, and emitted tokens."""
+        if not self.filling.begun:
+            return 0
+        # the last token of the prompt is computed in the first step
+        return self.expected - self.filling.missing - (not self.generation.emitted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,11 @@ class RunningBatch:
         self._order = PrefillOrder(shares=target.shares_prefixes)
         self._filling: list[Running] = []  # in order of arrival
         self._writing: list[Running] = []
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes. Thread-safe."""
+        return self._target.lanes
 
     @property
     def full(self) -> bool:

@@ -10,9 +10,10 @@ list of cancelled requests, under one lock, which no callback is called with.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,9 +21,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.errors import LimitExceededError, ServiceUnavailableError
 from suffixsvc.runtime.closing import ClosedOnExit
-from suffixsvc_driver.decode.fair_queue import FairQueue
+from suffixsvc_driver.decode.fair_queue import FairQueue, Share
 from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.decode.requests import Failure, Outcome, QueueFullError
 from suffixsvc_driver.decode.running_batch import Running, RunningBatch
@@ -33,6 +34,8 @@ _log = structlog.get_logger(__name__)
 
 #: weight of the mean time between two ends of requests, in requests
 _ENDS: Final = 32.0
+#: share of callers that name none
+_ALL: Final[Share] = ("",)
 
 
 @dataclass(slots=True, eq=False)
@@ -40,16 +43,16 @@ class Ticket:
     """A submitted request.
 
     Attributes:
-        request, namespace: as submitted.
+        request, share: as submitted.
         done: called once with the outcome, in the scheduler's thread.
         running: its lane, while it has one.
     """
 
     request: Request
-    namespace: str
+    share: Share
     done: Callable[[Outcome], None]
     running: Running | None = field(default=None, init=False)
-    charged: int = field(default=0, init=False)  # tokens that are counted for its namespace
+    charged: int = field(default=0, init=False)  # tokens that are counted for its share
     ended: bool = field(default=False, init=False)
 
 
@@ -65,8 +68,8 @@ class Scheduler(ClosedOnExit):
 
     Args:
         batch: the lanes, which only the scheduler's thread uses.
-        queue_size: largest number of requests that wait for a lane. One namespace may have as many of them as
-            the queue has free places, so that it cannot fill the queue.
+        queue_size: largest number of requests that wait for a lane. A share may have as many of them as the
+            share above it has free places, at every level, so that none fills the queue.
         clock: seconds, to measure the pace of the queue.
 
     Raises:
@@ -94,40 +97,74 @@ class Scheduler(ClosedOnExit):
         with self._changed:
             return Load(len(self._on_lanes), len(self._queue))
 
-    def submit(self, request: Request, done: Callable[[Outcome], None], namespace: str = "") -> Ticket:
-        """Queue a request.
+    def submit(self, request: Request, done: Callable[[Outcome], None], share: Share = _ALL) -> Ticket:
+        """Queue a request; see :meth:`submit_all`."""
+        [ticket] = self.submit_all([(request, done)], share)
+        return ticket
+
+    def submit_all(
+        self, requests: Sequence[tuple[Request, Callable[[Outcome], None]]], share: Share = _ALL
+    ) -> list[Ticket]:
+        """Queue requests, all of them or none.
 
         Args:
-            request: its callbacks are called in the scheduler's thread, and delay all other requests.
-            done: called once with its outcome, in the same thread.
-            namespace: requests of different namespaces get equal shares of the lanes, in tokens.
+            requests: each with a function that is called once with its outcome. It is called in the
+                scheduler's thread, as the request's own callbacks are, and delays all other requests.
+            share: a path of names, such as (principal, namespace), of the same length in every call. At each
+                level the names get equal shares of the lanes, in tokens.
 
         Raises:
             InvalidTokensError: an empty prompt, or ids outside the vocabulary.
-            LimitExceededError: a prompt longer than the context.
+            LimitExceededError: a prompt longer than the context, or more requests than :meth:`most`.
             QueueFullError: too many requests wait.
             ServiceUnavailableError: the scheduler is closed.
         """
-        self._batch.check(request)
-        ticket = Ticket(request, namespace, done)
+        for request, _ in requests:
+            self._batch.check(request)
+        tickets = [Ticket(request, share, done) for request, done in requests]
         with self._changed:
             if self._closed:
                 raise ServiceUnavailableError("the scheduler is closed", remedy="Make a new one.")
-            self._admit(namespace)
-            self._queue.push(namespace, ticket)
+            self._admit(share, len(tickets))
+            for ticket in tickets:
+                self._queue.push(share, ticket)
             self._changed.notify()
-        return ticket
+        return tickets
 
-    def _admit(self, namespace: str) -> None:
-        waiting, own = len(self._queue), self._queue.waiting(namespace)
-        if own < self._queue_size - waiting:
+    def most(self, share: Share = _ALL) -> int:
+        """Return the largest number of requests that :meth:`submit_all` takes at once, when all is idle."""
+        return self._batch.lanes + self._places([0] * (len(share) + 1))
+
+    def _places(self, others: Sequence[int]) -> int:
+        """Return the places in the queue for a share.
+
+        Args:
+            others: requests that wait beside the share, at each level from the widest: 0, those of other
+                principals, those of the principal's other namespaces.
+        """
+        places = self._queue_size
+        for each in others[1:]:
+            places = (places - each + 1) // 2  # of what the others left, the free ones are as many as its own
+        return places
+
+    def _admit(self, share: Share, count: int) -> None:
+        """Raise unless so many requests of a share may wait; free lanes take the first of them at once."""
+        if count > self.most(share):
+            raise LimitExceededError(
+                "too many requests at once", expected=f"at most {self.most(share)}", got=count
+            )
+        free = self._batch.lanes - len(self._on_lanes)
+        waiting = [self._queue.waiting(share[:level]) for level in range(len(share) + 1)]
+        after = [max(0, own + count - free) for own in waiting]
+        others = [0, *(above - own for above, own in itertools.pairwise(after))]
+        if not after[0] or after[-1] <= self._places(others):
             return
         error = QueueFullError(
             "the queue is full"
-            if waiting >= self._queue_size
-            else f"namespace {namespace!r} fills the queue",
-            expected=f"at most {self._queue_size} waiting requests, of one namespace at most the free places",
-            got=f"{waiting} waiting, {own} of the namespace",
+            if after[0] > self._queue_size
+            else f"{'/'.join(share)!r} fills its part of the queue",
+            expected=f"at most {self._queue_size} waiting requests, of one share at most the free places",
+            got=f"{waiting[0]} waiting, {waiting[-1]} of the share, {count} more",
             remedy="Send the request again later.",
         )
         error.retry_seconds = self._between_ends.mean(0.0, 0.0) if self._between_ends.weight else 0.0
@@ -183,7 +220,7 @@ class Scheduler(ClosedOnExit):
         with self._changed:
             cancelled, self._cancelled = self._cancelled, []
             for ticket in cancelled:
-                self._queue.remove(ticket.namespace, ticket)
+                self._queue.remove(ticket.share, ticket)
         for ticket in cancelled:
             if ticket.running is not None:
                 self._batch.cancel(ticket.running)
@@ -198,9 +235,9 @@ class Scheduler(ClosedOnExit):
                 ticket = self._queue.pop()
                 if ticket is None:
                     return
-                # at once, or the same namespace would get all free lanes
+                # at once, or the same share would get all free lanes
                 ticket.charged = len(ticket.request.prompt_ids)
-                self._queue.charge(ticket.namespace, ticket.charged)
+                self._queue.charge(ticket.share, ticket.charged)
                 self._on_lanes.add(ticket)
             try:
                 ticket.running = self._batch.add(ticket.request, partial(self._end, ticket))
@@ -215,13 +252,15 @@ class Scheduler(ClosedOnExit):
             self._batch.fail_all(err if isinstance(err, Exception) else RuntimeError(repr(err)))
 
     def _charge(self) -> None:
-        """Count the tokens that the running requests were served since the last count."""
+        """Count the tokens of the running requests, with those of their prompts that are to be computed."""
         with self._changed:
             for ticket in self._on_lanes:
                 if ticket.running is not None:
-                    served = ticket.running.served
-                    self._queue.charge(ticket.namespace, served - ticket.charged)
-                    ticket.charged = served
+                    self._recharge(ticket, ticket.running.expected)
+
+    def _recharge(self, ticket: Ticket, tokens: int) -> None:
+        self._queue.charge(ticket.share, tokens - ticket.charged)
+        ticket.charged = tokens
 
     def _record_end(self) -> None:
         """Measure the time since the last lane became free, if requests have waited for this one."""
@@ -235,12 +274,14 @@ class Scheduler(ClosedOnExit):
             return
         ticket.ended = True
         self._charge()
-        ticket.running = None  # the owner may keep the ticket, but not the generation's memory
+        running, ticket.running = ticket.running, None  # the owner may keep the ticket, but not its memory
         with self._changed:
             if ticket in self._on_lanes:
+                # what it did not need is taken back
+                self._recharge(ticket, 0 if running is None else running.served)
                 self._on_lanes.remove(ticket)
                 self._record_end()
         try:
             ticket.done(outcome)
         except BaseException:  # of this request's owner
-            _log.exception("the outcome of a request could not be processed", namespace=ticket.namespace)
+            _log.exception("the outcome of a request could not be processed", share=ticket.share)

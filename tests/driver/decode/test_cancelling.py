@@ -102,7 +102,7 @@ def test_cancellations_race_with_ends(tiny_model: Path, seed: int) -> None:
                 request = Request(prompts[at], (), at % 7 + 1)
                 tickets.append(
                     scheduler.submit(
-                        request, lambda outcome, at=at: outcomes.append((at, outcome)), f"n{own.start}"
+                        request, lambda outcome, at=at: outcomes.append((at, outcome)), (f"n{own.start}",)
                     )
                 )
                 if rng.random() < 0.5:

@@ -69,7 +69,7 @@ def test_requests_that_join_at_any_time_generate_what_they_generate_alone(
 
     def client(own: list[int]) -> None:
         for at in own:
-            scheduler.submit(requests[at], outcomes.of(at), f"n{at % 3}")
+            scheduler.submit(requests[at], outcomes.of(at), (f"n{at % 3}",))
 
     clients = [threading.Thread(target=client, args=(list(range(k, 18, 3)),)) for k in range(3)]
     for each in clients:
@@ -129,10 +129,10 @@ def test_a_full_queue_refuses_and_a_cancelled_request_leaves_it(tiny: ParallelLl
             running = Endless(seed)
             scheduler.submit(running.request, outcomes.of("running"))
             assert running.begun.wait(PATIENCE_S)
-        waiting = [scheduler.submit(Request([1, 2], (), 3), outcomes.of(k), f"n{k}") for k in range(2)]
+        waiting = [scheduler.submit(Request([1, 2], (), 3), outcomes.of(k), (f"n{k}",)) for k in range(2)]
         assert scheduler.load == (tiny.lanes, 2)
         with pytest.raises(QueueFullError, match="the queue is full"):
-            scheduler.submit(Request([1, 2], (), 3), outcomes.of("refused"), "other")
+            scheduler.submit(Request([1, 2], (), 3), outcomes.of("refused"), ("other",))
         scheduler.cancel(waiting[0])
         key, outcome = outcomes.next()
         assert key == 0
@@ -161,7 +161,7 @@ def test_a_full_queue_tells_its_pace(tiny: ParallelLlama) -> None:
 
         def fill() -> None:
             for k in range(25):
-                submit(f"n{k}")
+                submit((f"n{k}",))
 
         with pytest.raises(QueueFullError) as unknown:
             fill()
@@ -174,21 +174,23 @@ def test_a_full_queue_tells_its_pace(tiny: ParallelLlama) -> None:
         assert known.value.retry_seconds == pytest.approx(10.0)
 
 
-def test_a_flood_of_one_namespace_does_not_delay_another(scheduler: Scheduler) -> None:
-    """Also where it fills the queue: it gets half of it, and there is a place for everyone else."""
+def test_a_flood_of_one_namespace_does_not_delay_another(scheduler: Scheduler, tiny: ParallelLlama) -> None:
+    """Also where it fills the queue: it gets the free lanes and half of the queue, and there is a place for
+    everyone else."""
     outcomes = Outcomes()
     gate = threading.Event()
     first = Request([1, 2], (), 1, on_step=lambda _: gate.wait(PATIENCE_S))
     scheduler.submit(first, outcomes.of("first"))
     eventually(lambda: scheduler.load == (1, 0), "it is on a lane")
-    for k in range(32):
-        scheduler.submit(Request([5, 6, k], (), 12), outcomes.of("flood"), "flood")
-    for namespace in ("flood", "flood"):
-        with pytest.raises(QueueFullError, match="'flood' fills the queue"):
-            scheduler.submit(Request([5, 6], (), 12), outcomes.of("refused"), namespace)
-    scheduler.submit(Request([5, 6], (), 12), outcomes.of("other"), "other")
+    flood = tiny.lanes - 1 + 32
+    for k in range(flood):
+        scheduler.submit(Request([5, 6, k], (), 12), outcomes.of("flood"), ("flood",))
+    for _ in range(2):
+        with pytest.raises(QueueFullError, match="'flood' fills its part of the queue"):
+            scheduler.submit(Request([5, 6], (), 12), outcomes.of("refused"), ("flood",))
+    scheduler.submit(Request([5, 6], (), 12), outcomes.of("other"), ("other",))
     gate.set()
-    order = [outcomes.next()[0] for _ in range(34)]
+    order = [outcomes.next()[0] for _ in range(flood + 2)]
     assert order.index("other") < 8, order
 
 
@@ -203,12 +205,12 @@ def test_namespaces_get_equal_shares_of_real_lanes(scheduler: Scheduler, tiny: P
     outcomes = Outcomes()
     gate = threading.Event()
     first = Request([1], (), 1, on_step=lambda _: gate.wait(PATIENCE_S))
-    scheduler.submit(first, outcomes.of("first"), "first")
+    scheduler.submit(first, outcomes.of("first"), ("first",))
     eventually(lambda: scheduler.load == (1, 0), "it is on a lane")
     for name, (prompt, answer) in kinds.items():
         for _ in range(left[name]):
             request = Request(rng.choices(range(50, 250), k=prompt), (), answer)
-            scheduler.submit(request, outcomes.of(name), name)
+            scheduler.submit(request, outcomes.of(name), (name,))
     gate.set()
     assert outcomes.next()[0] == "first"
     while min(left.values()) > 0:
@@ -280,3 +282,91 @@ def test_a_defect_in_a_step_ends_its_requests_only(
     scheduler.submit(Request([1, 2], (), 3), outcomes.of("kept"))
     key, outcome = outcomes.next()
     assert (key, isinstance(outcome, Result)) == ("kept", True)
+
+
+def test_only_computed_tokens_are_charged(scheduler: Scheduler, tiny: ParallelLlama) -> None:
+    """A prompt that was cancelled before its first batch, or refused, cost its namespace all its tokens."""
+    outcomes = Outcomes()
+    gate, begun = threading.Event(), threading.Event()
+
+    def wait(record: StepRecord) -> None:
+        begun.set()
+        assert gate.wait(PATIENCE_S)
+
+    runs = scheduler.submit(Request([1, 2], (), 400, on_step=wait), outcomes.of("runs"), ("other",))
+    assert begun.wait(PATIENCE_S)
+    # both are on lanes after this step, and the first is cancelled before the next batch of a prompt
+    long = random.Random(3).choices(range(100, 200), k=400)
+    cancelled = scheduler.submit(Request(long, (), 1), outcomes.of("cancelled"), ("cancels",))
+    bad = Request(long, (), 1, sampling=Sampling(grammar="root ::= [a"), on_step=None)
+    scheduler.submit(bad, outcomes.of("refused"), ("refused",))
+    done = Request([5, 6, 7, 8], (), 3)
+    scheduler.submit(done, outcomes.of("done"), ("done",))
+    scheduler.cancel(cancelled)
+    gate.set()
+    ends = dict(outcomes.next() for _ in range(3))
+    assert set(ends) == {"cancelled", "refused", "done"}
+    counters = {name: node.served for name, node in scheduler._queue._root.idle.items()}
+    scheduler.cancel(runs)
+    outcomes.next()
+    assert counters.get("cancels", 0) == 0
+    assert counters["refused"] == 0
+    assert counters["done"] == 4 + 3
+
+
+def test_a_request_on_a_lane_counts_what_was_computed_of_its_prompt(tiny: ParallelLlama) -> None:
+    """With its log probabilities, a prompt is computed 32 tokens at a time."""
+    batch = batch_of(tiny)
+    prompt = random.Random(4).choices(range(100, 200), k=90)
+    running = batch.add(Request(prompt, (), 5, prompt_logprobs=0), lambda outcome: None)
+    served = []
+    for _ in range(4):
+        served.append(running.served)
+        assert running.expected == max(90, running.served)
+        batch.advance()
+    assert served == [0, 32, 64, 90 + 1], "the third batch and the first step"
+    batch.cancel(running)
+
+
+def test_requests_are_queued_all_or_none(tiny: ParallelLlama) -> None:
+    outcomes = Outcomes()
+    with Scheduler(batch_of(tiny), queue_size=4) as scheduler:
+        assert scheduler.most(("n",)) == tiny.lanes + 2
+        assert scheduler.most(("p", "n")) == tiny.lanes + 1
+        many = [(Request([1, 2, k], (), 3), outcomes.of(k)) for k in range(tiny.lanes + 3)]
+        with pytest.raises(LimitExceededError, match="too many requests at once") as never:
+            scheduler.submit_all(many, ("n",))
+        assert not isinstance(never.value, QueueFullError), "sending them again does not help"
+        running = [Endless(seed) for seed in range(tiny.lanes)]
+        for each in running:
+            scheduler.submit(each.request, outcomes.of("running"))
+            assert each.begun.wait(PATIENCE_S)
+        with pytest.raises(QueueFullError):
+            scheduler.submit_all(many[:3], ("n",))
+        assert scheduler.load == (tiny.lanes, 0)
+        assert len(scheduler.submit_all(many[:2], ("n",))) == 2
+        assert scheduler.load == (tiny.lanes, 2)
+
+
+def test_namespaces_of_one_principal_do_not_fill_the_queue(tiny: ParallelLlama) -> None:
+    """Each new name had the right to a place, so that one principal took all of them."""
+    outcomes = Outcomes()
+    with Scheduler(batch_of(tiny), queue_size=16) as scheduler:
+        for seed in range(tiny.lanes):
+            running = Endless(seed)
+            scheduler.submit(running.request, outcomes.of("running"), ("running", "n"))
+            assert running.begun.wait(PATIENCE_S)
+
+        def fill(principal: str, name: str = "n{}") -> int:
+            for k in range(20):
+                try:
+                    request = Request([1, 2], (), 3)
+                    scheduler.submit(request, outcomes.of("waits"), (principal, name.format(k)))
+                except QueueFullError:
+                    return k
+            return 20
+
+        assert fill("one", "same") == 4, "half of the principal's half"
+        assert fill("one") == 4, "the rest of that half"
+        assert fill("two") == 4
+        assert fill("three") == 2
