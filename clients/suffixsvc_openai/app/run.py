@@ -87,7 +87,9 @@ class OpenAIServer(ClosedOnExit):
             self._socket = opened.enter_context(_listen(settings))
             metrics = Metrics(settings.model)
             feed = Feed()
-            engine = opened.enter_context(Engine(settings.engine, metrics.ended, feed))
+            engine = opened.enter_context(
+                Engine(settings.engine, metrics.ended, feed, settings.keys.principals)
+            )
             chat = opened.enter_context(ChatModel(engine))
             metrics.watch(lambda: engine.load)
             self.service = Service(engine, chat, settings.keys, metrics, settings.model, feed)

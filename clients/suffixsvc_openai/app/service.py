@@ -154,7 +154,9 @@ class Service:
         seed = random.randrange(_SEEDS) if body.seed is None else body.seed
         self._check_biases(body)
         plans = []
-        for prompt in self._checked(prompts, param):
+        checked = self._checked(prompts, param)
+        self._check_count(body.n or 1, len(checked))
+        for prompt in checked:
             for choice in range(body.n or 1):
                 sampling = replace(body.sampling(seed + choice), grammar=prompt.grammar)
                 stops = tuple(body.stop or ())
@@ -192,6 +194,16 @@ class Service:
                     got=f"{len(tokens)} tokens or more",
                 )
         return found
+
+    def _check_count(self, n: int, prompts: int) -> None:
+        most = self.engine.most_answers
+        if n * prompts > most:
+            raise invalid(
+                "n",
+                f"ask for at most {most} answers, of all prompts together: so many fit in lanes and queue",
+                got=n if prompts == 1 else f"{n} answers to each of {prompts} prompts",
+                remedy="Send several requests, or start the server with a larger --queue.",
+            )
 
     def _check_biases(self, body: GenerationRequest) -> None:
         size = self.engine.model.vocab_size

@@ -23,6 +23,7 @@ import structlog
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_driver.decode.chat_session import prompt_tokens
 from suffixsvc_driver.decode.detokenize_stream import StopStrings
+from suffixsvc_driver.decode.fair_queue import Share
 from suffixsvc_driver.decode.generation import Request, Result
 from suffixsvc_driver.decode.requests import Outcome
 from suffixsvc_driver.decode.running_batch import RunningBatch
@@ -43,7 +44,7 @@ from suffixsvc_openai.engine.call import Call, Ended, Job
 from suffixsvc_openai.engine.drafting import Drafting, DraftingSettings, close_layers, predicted_tokens
 from suffixsvc_openai.engine.memory import Stored, open_memory
 from suffixsvc_openai.engine.observer import Observer
-from suffixsvc_openai.engine.plans import Plan
+from suffixsvc_openai.engine.plans import Caller, Plan
 
 _log = structlog.get_logger(__name__)
 
@@ -90,11 +91,14 @@ class Engine(ClosedOnExit):
         settings: what to load.
         on_end: see :data:`OnEnd`.
         observer: receives the events of every answer.
+        principals: number of principals that may send requests. Several get equal shares of the lanes, of the
+            queue and of the namespaces; a single one gets all of them.
 
     Attributes:
         model: the loaded model.
         context_size: tokens of a prompt and its answer together.
         lanes, queue_size: largest numbers of answers on lanes and in the queue.
+        most_answers: largest number of answers of a call.
         texts: bytes of every token.
         drafting: makes the layers.
         calibrators: what the layers' drafts are worth, by principal.
@@ -111,8 +115,10 @@ class Engine(ClosedOnExit):
         settings: EngineSettings,
         on_end: OnEnd = lambda _plan, _outcome: None,
         observer: Observer | None = None,
+        principals: int = 1,
     ) -> None:
         self._on_end, self._observer = on_end, observer or Observer()
+        self._several_principals = principals > 1
         self._numbers = itertools.count(1)
         self._unfinished: set[Job] = set()
         self._requests = RecentRequests()
@@ -133,7 +139,7 @@ class Engine(ClosedOnExit):
             self._longest_text = (self.context_size + 8) * max(map(len, self.texts))
             tokenizer = self.model.vocabulary.fingerprint
             self._memory = opened.enter_context(
-                open_memory(settings.data, settings.service, self.model.digest, tokenizer)
+                open_memory(settings.data, settings.service, self.model.digest, tokenizer, principals)
             )
             self._readers = ThreadPoolExecutor(1, "suffixsvc-stored")
             opened.callback(self._readers.shutdown, cancel_futures=True)
@@ -147,6 +153,7 @@ class Engine(ClosedOnExit):
                 target, settings.driver, self.curve, Calibrator(), time.perf_counter, self._observer.batch
             )
             self._scheduler = opened.enter_context(Scheduler(batch, settings.queue_size))
+            self.most_answers = self._scheduler.most(self._share(Caller()))
             opened.callback(self._starters.shutdown)
             self._compilers = ThreadPoolExecutor(_COMPILERS, "suffixsvc-compilers")
             opened.callback(self._compilers.shutdown)
@@ -214,10 +221,14 @@ class Engine(ClosedOnExit):
         return self._target.compiler.compile(grammar)
 
     async def start(self, plans: Sequence[Plan]) -> Call:
-        """Submit answers that are generated at the same time as far as lanes are free.
+        """Submit answers that are generated at the same time as far as lanes are free: all or none.
+
+        Args:
+            plans: of each answer, at most ``most_answers``, of one caller.
 
         Raises:
-            LimitExceededError: the queue is full; none is generated.
+            QueueFullError: the queue is full.
+            LimitExceededError: there are too many answers.
             ServiceUnavailableError: the engine is closed.
             SuffixError: the namespace or the labels are invalid.
         """
@@ -253,26 +264,27 @@ class Engine(ClosedOnExit):
         """Open the sessions and submit the answers of a call; the caller cancels it after an error."""
         self._unfinished.update(call.jobs)
         try:
-            for job in call.jobs:
+            requests = [self._request(call, job) for job in call.jobs if not call.cancelled]
+            with call.lock:
                 if not call.cancelled:
-                    self._submit(call, job)
+                    self._submit(call, requests)
         finally:
-            self._unfinished.difference_update([job for job in call.jobs if job.ticket is None])
+            refused = [job for job in call.jobs if job.ticket is None]
+            for job in refused:
+                self._discard(job)
+            self._unfinished.difference_update(refused)
 
-    def _submit(self, call: Call, job: Job) -> None:
+    def _request(self, call: Call, job: Job) -> Request:
+        """Open the session of an answer, and return its request."""
         plan = job.plan
         namespace = self._memory.path_of(plan.caller, plan.caller.name)
         job.session = self._memory.open(plan.caller, plan.prompt_ids)
         repeated = plan.caller.repeated
         job.attempts = self._requests.attempts(namespace, plan.prompt_ids, job.index, repeated=repeated)
-        try:
-            job.layers = self.drafting.layers(plan, job.session)
-            stop = StopStrings(plan.stops, self.texts.__getitem__) if plan.stops else None
-        except BaseException:
-            self._discard(job)
-            raise
+        job.layers = self.drafting.layers(plan, job.session)
+        stop = StopStrings(plan.stops, self.texts.__getitem__) if plan.stops else None
         room = self.context_size - len(plan.prompt_ids)
-        request = Request(
+        return Request(
             plan.prompt_ids,
             job.layers,
             room if plan.max_tokens is None else min(plan.max_tokens, room),
@@ -284,18 +296,20 @@ class Engine(ClosedOnExit):
             prompt_logprobs=plan.prompt_logprobs,
             on_prompt=partial(call.on_prompt, job.index),
         )
-        with call.lock:
-            if not call.cancelled:
-                job.number = next(self._numbers)
-                self._observer.begun(job.number, plan, job.progress)
-                try:
-                    job.ticket = self._scheduler.submit(request, partial(self._done, call, job), namespace)
-                    job.progress.ticket = job.ticket
-                finally:
-                    if job.ticket is None:
-                        self._discard(job)
-                return
-        self._discard(job)
+
+    def _submit(self, call: Call, requests: Sequence[Request]) -> None:
+        for job in call.jobs:
+            job.number = next(self._numbers)
+            self._observer.begun(job.number, job.plan, job.progress)
+        ends = [partial(self._done, call, job) for job in call.jobs]
+        share = self._share(call.jobs[0].plan.caller)
+        tickets = self._scheduler.submit_all(list(zip(requests, ends, strict=True)), share)
+        for job, ticket in zip(call.jobs, tickets, strict=True):
+            job.ticket = job.progress.ticket = ticket
+
+    def _share(self, caller: Caller) -> Share:
+        """Return the share of a caller: a client chooses the name of its namespace, but not its principal."""
+        return (caller.principal, caller.name) if self._several_principals else (caller.name,)
 
     def _discard(self, job: Job) -> None:
         """Close the session and the layers of an answer that was not submitted."""

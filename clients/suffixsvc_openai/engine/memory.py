@@ -15,9 +15,10 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from suffixsvc.config import MAX_LABEL_CHARACTERS
+from suffixsvc.config import MAX_LABEL_CHARACTERS, Limits
 from suffixsvc.errors import (
     InvalidInputError,
+    LimitExceededError,
     ServiceTimeoutError,
     SuffixError,
     UnknownNamespaceError,
@@ -74,13 +75,19 @@ class Memory(ClosedOnExit):
         model: fingerprint of the model.
         tokenizer: fingerprint of its tokenizer.
         clock: seconds, for the pause after a service did not answer.
+        most_namespaces: of a principal; None: no limit.
     """
 
     def __init__(
-        self, backend: Backend, model: str, tokenizer: str, clock: Callable[[], float] = time.monotonic
+        self,
+        backend: Backend,
+        model: str,
+        tokenizer: str,
+        clock: Callable[[], float] = time.monotonic,
+        most_namespaces: int | None = None,
     ) -> None:
         self._backend, self._model, self._tokenizer = backend, model, tokenizer
-        self._clock = clock
+        self._clock, self._most_namespaces = clock, most_namespaces
         self._paused_until = float("-inf")
 
     def path_of(self, caller: Caller, name: str) -> str:
@@ -100,8 +107,10 @@ class Memory(ClosedOnExit):
         """
         labels = {name: text[:MAX_LABEL_CHARACTERS] for name, text in caller.labels.items() if text}
         reads = [self.path_of(caller, name) for name in caller.reads]
+        path = self.path_of(caller, caller.name)
         try:
-            namespace = self._backend.namespace(self.path_of(caller, caller.name), self._tokenizer)
+            self._require_capacity(caller.principal, path)
+            namespace = self._backend.namespace(path, self._tokenizer)
             try:
                 session: Any = namespace.open_session(prompt_ids, labels=labels, reads=reads or None)
             except UnknownNamespaceError:
@@ -114,6 +123,22 @@ class Memory(ClosedOnExit):
             return None
         opened: MemorySession = session
         return opened
+
+    def _require_capacity(self, principal: str, path: str) -> None:
+        """Raise LimitExceededError if a principal has as many namespaces as it may, and not this one."""
+        backend: Any = self._backend  # the embedded cache has this
+        if self._most_namespaces is None or backend.has_namespace(path):
+            return
+        if len(self._paths(principal)) >= self._most_namespaces:
+            raise LimitExceededError(
+                f"the principal {principal!r} has too many namespaces",
+                expected=f"at most {self._most_namespaces}",
+                remedy="Write related outputs into one namespace, or delete namespaces.",
+            )
+
+    def _paths(self, principal: str) -> list[str]:
+        backend: Any = self._backend  # both backends' can list them
+        return [each.path for each in backend.namespaces() if each.path.startswith(f"{principal}/")]
 
     def _existing(self, paths: Sequence[str]) -> list[str]:
         backend: Any = self._backend  # both backends' can list them
@@ -185,9 +210,8 @@ class Memory(ClosedOnExit):
         """
         backend: Any = self._backend  # both backends have these
         prefix = f"{principal}/"
-        paths = [each.path for each in backend.namespaces() if each.path.startswith(prefix)]
         found = []
-        for path in paths[:MAX_STORED]:
+        for path in self._paths(principal)[:MAX_STORED]:
             try:
                 stats = backend.namespace(path).stats()
             except UnknownNamespaceError:  # deleted meanwhile
@@ -202,8 +226,16 @@ class Memory(ClosedOnExit):
         self._backend.close()
 
 
-def open_memory(data: Path | None, service: str | None, model: str, tokenizer: str) -> Memory:
+def open_memory(
+    data: Path | None, service: str | None, model: str, tokenizer: str, principals: int = 1
+) -> Memory:
     """Open stored outputs: of a service, else of a data folder, else in memory only.
+
+    Args:
+        data, service: folder, or address.
+        model, tokenizer: see :class:`Memory`.
+        principals: number of principals, which get equal numbers of the namespaces; a service has its own
+            limits.
 
     Raises:
         StoreError: the data folder cannot be used.
@@ -216,4 +248,6 @@ def open_memory(data: Path | None, service: str | None, model: str, tokenizer: s
         return Memory(SuffixClient(service, config), model, tokenizer)
     from suffixsvc import SuffixCache  # noqa: PLC0415  # the core and LMDB, where they are used
 
-    return Memory(SuffixCache(data), model, tokenizer)
+    limits = Limits()
+    most = max(1, limits.max_namespaces // principals) if principals > 1 else None
+    return Memory(SuffixCache(data, limits=limits), model, tokenizer, most_namespaces=most)

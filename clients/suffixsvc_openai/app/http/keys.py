@@ -34,10 +34,14 @@ class Keys:
 
     Args:
         principals: key -> principal; None for a server without keys, whose only principal is LOCAL.
+
+    Attributes:
+        principals: number of principals.
     """
 
     def __init__(self, principals: Mapping[str, str] | None = None) -> None:
         self.required = principals is not None
+        self.principals = len(set(principals.values())) if principals else 1
         self._digests = [(_digest(key), name) for key, name in (principals or {}).items()]
 
     def principal(self, headers: Mapping[str, str]) -> str:
