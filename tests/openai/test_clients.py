@@ -37,7 +37,7 @@ def plain(cycle: Path) -> Iterator[OpenAIServer]:
 
 def _cancelled(server: OpenAIServer) -> int:
     text = httpx.get(f"http://{server.address}/metrics").text
-    found = re.search(r'request_success_total{finished_reason="cancelled".*} (\d+)', text)
+    found = re.search(r'request_success_total{.*finished_reason="cancelled".*} (\d+)', text)
     return int(found[1]) if found else 0
 
 

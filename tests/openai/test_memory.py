@@ -117,9 +117,9 @@ def test_metrics_of_an_answer_agree_with_each_other(cycle: Path) -> None:
         "spec_decode_num_drafts_total",
         "spec_decode_num_draft_tokens_total",
         "spec_decode_num_accepted_tokens_total",
-        'spec_decode_num_accepted_tokens_per_pos_total{model_name="cycle",position="0"}',
+        'spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="cycle",position="0"}',
         "num_requests_running",
-        'request_success_total{finished_reason="length",model_name="cycle"}',
+        'request_success_total{engine="0",finished_reason="length",model_name="cycle"}',
     ):
         assert f"suffixsvc:{name}" in text, name
 

@@ -122,7 +122,9 @@ def test_the_metrics_count_its_tokens(
 ) -> None:
     def total() -> float:
         metrics = httpx.get(f"http://{noise_server.address}/metrics").text
-        name = 'suffixsvc:spec_decode_tokens_by_source_total{model_name="noise",source="prediction"}'
+        name = (
+            'suffixsvc:spec_decode_tokens_by_source_total{engine="0",model_name="noise",source="prediction"}'
+        )
         return sum(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(name))
 
     before = total()

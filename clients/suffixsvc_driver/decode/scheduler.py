@@ -46,12 +46,14 @@ class Ticket:
         request, share: as submitted.
         done: called once with the outcome, in the scheduler's thread.
         running: its lane, while it has one.
+        started: when it got a lane, on the scheduler's clock; None before.
     """
 
     request: Request
     share: Share
     done: Callable[[Outcome], None]
     running: Running | None = field(default=None, init=False)
+    started: float | None = field(default=None, init=False)
     charged: int = field(default=0, init=False)  # tokens that are counted for its share
     ended: bool = field(default=False, init=False)
 
@@ -239,6 +241,7 @@ class Scheduler(ClosedOnExit):
                 ticket.charged = len(ticket.request.prompt_ids)
                 self._queue.charge(ticket.share, ticket.charged)
                 self._on_lanes.add(ticket)
+            ticket.started = self._clock()
             try:
                 ticket.running = self._batch.add(ticket.request, partial(self._end, ticket))
             except Exception as err:  # of this request only

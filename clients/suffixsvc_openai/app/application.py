@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -54,10 +55,9 @@ def create_application(service: Service) -> FastAPI:
     add("GET", "/v1/responses/{id}", get_response)
     add("DELETE", "/v1/responses/{id}", delete_response)
     add("GET", "/v1/responses/{id}/input_items", list_input_items)
-    app.add_exception_handler(ApiError, _on_error)
-    app.add_exception_handler(SuffixError, _on_error)
+    for kind in (ApiError, SuffixError, Exception):
+        app.add_exception_handler(kind, partial(_on_error, service))
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(Exception, _on_error)
     for gone in (ClientGone, ClientDisconnect):
         app.add_exception_handler(gone, _on_gone)
     return app
@@ -88,8 +88,9 @@ async def _not_served(_service: Service, _request: Request) -> Response:
     raise HTTPException(HTTPStatus.NOT_FOUND)
 
 
-async def _on_error(_request: Request, error: Exception) -> Response:
+async def _on_error(service: Service, _request: Request, error: Exception) -> Response:
     found = of_exception(error)
+    service.metrics.refused(found)
     if found.status == HTTPStatus.INTERNAL_SERVER_ERROR and isinstance(error, SuffixError):
         _log.error("a request failed", error=repr(error))  # others are logged with their traceback
     return JSONResponse(found.body, found.status, headers=found.headers)

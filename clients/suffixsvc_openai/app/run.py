@@ -91,7 +91,7 @@ class OpenAIServer(ClosedOnExit):
                 Engine(settings.engine, metrics.ended, feed, settings.keys.principals)
             )
             chat = opened.enter_context(ChatModel(engine))
-            metrics.watch(lambda: engine.load)
+            metrics.watch(engine)
             self.service = Service(engine, chat, settings.keys, metrics, settings.model, feed)
             config = uvicorn.Config(
                 create_application(self.service),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -20,6 +21,7 @@ from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.http.request_log import note_call, note_principal
 from suffixsvc_openai.app.http.streaming import while_connected
 from suffixsvc_openai.app.metrics import Metrics
+from suffixsvc_openai.app.preparing import Preparing
 from suffixsvc_openai.chat.chat_model import ChatModel
 from suffixsvc_openai.engine.call import Call
 from suffixsvc_openai.engine.engine import Engine
@@ -50,7 +52,8 @@ class Service:
         responses: the stored ones.
         draining: new calls are refused.
         viewers: counts the open live pages.
-        bodies: memory of the bodies that are being read.
+        bodies: memory of the bodies of requests that are not admitted yet.
+        preparing: counts these requests.
     """
 
     engine: Engine
@@ -64,6 +67,11 @@ class Service:
     viewers: ViewerLimit = field(default_factory=ViewerLimit)
     bodies: BodyMemory = field(default_factory=BodyMemory)
     created: int = field(default_factory=lambda: int(time.time()))
+    preparing: Preparing = field(init=False)
+
+    def __post_init__(self) -> None:
+        # as many as could be admitted at once
+        self.preparing = Preparing(self.engine.lanes + self.engine.queue_size)
 
     def principal(self, request: Request) -> str:
         """Return the principal of a request. Raises ApiError: 401 or 403."""
@@ -78,11 +86,25 @@ class Service:
             raise stopping()
         return principal
 
-    async def read(self, request: Request, kind: type[B]) -> B:
-        """Read a body, and count its unknown fields. Raises ApiError: 400, 408, 413 or 503."""
-        body = await read_body(request, kind, self.bodies)
-        self.metrics.ignored(len(unknown_fields(body)))
-        return body
+    @asynccontextmanager
+    async def reading(self, request: Request, kind: type[B], principal: str) -> AsyncIterator[B]:
+        """Read a body and count its unknown fields, for a block that ends when the request is admitted.
+
+        The body and the request count against their limits until then.
+
+        Raises:
+            ApiError: 400, 408, 413, 429 or 503.
+        """
+        with self.bodies.body() as held:
+            body = await read_body(request, kind, held)
+            self.metrics.ignored(len(unknown_fields(body)))
+            try:
+                with self.preparing.one(principal):
+                    yield body
+                    # the answer may take long: it does not keep what is ignored
+                    (body.model_extra or {}).clear()
+            except QueueFullError as error:
+                raise queue_full(error) from None
 
     def require_model(self, name: str) -> None:
         """Raise ApiError, 404, unless the model is the one that is served."""
@@ -133,20 +155,19 @@ class Service:
             compiles: making the prompts compiles a grammar.
 
         Raises:
-            ApiError: 400 or 429.
+            ApiError: 400.
+            QueueFullError: the queue is full.
             ClientGone: the client has disconnected.
         """
         plans = partial(self._plans, body, caller, prompts, limit, param)
-        call = await while_connected(request, self._start(plans, compiles))
+        call = await while_connected(request, self._start(plans, caller.principal, compiles))
         note_call(request, call)
         return call
 
-    async def _start(self, plans: Callable[[], list[Plan]], compiles: bool) -> Call:
-        made = await self.engine.run(plans, compiles=compiles)
-        try:
-            return await self.engine.start(made)
-        except QueueFullError as error:
-            raise queue_full(error) from None
+    async def _start(self, plans: Callable[[], list[Plan]], principal: str, compiles: bool) -> Call:
+        arrived = time.monotonic()
+        made = await self.engine.run(plans, principal, compiles=compiles)
+        return await self.engine.start(made, arrived)
 
     def _plans(
         self, body: GenerationRequest, caller: Caller, prompts: Prompts, limit: int | None, param: str

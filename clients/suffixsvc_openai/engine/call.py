@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -77,7 +78,13 @@ Event = PromptScored | Written | Ended
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """An answer on its way through the scheduler; ``number`` is 0 until it is submitted."""
+    """An answer on its way through the scheduler.
+
+    Attributes:
+        number: 0 until it is submitted.
+        started: when it got a lane, on the clock ``time.monotonic``; None if it ended in the queue.
+        ended: when it ended, on the same clock.
+    """
 
     index: int
     plan: Plan
@@ -87,6 +94,8 @@ class Job:
     attempts: Attempts = field(default_factory=Attempts)
     layers: list[Layer] = field(default_factory=list)
     ticket: Ticket | None = None
+    started: float | None = None
+    ended: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -95,9 +104,15 @@ class Call:
 
     Args:
         plans: of each answer.
+        arrived: when its request was read, on the clock ``time.monotonic``.
+
+    Attributes:
+        ended: answers whose end was counted; the thread of sessions counts them.
     """
 
     plans: Sequence[Plan]
+    arrived: float = field(default_factory=time.monotonic)
+    ended: int = field(default=0, init=False)
     jobs: list[Job] = field(init=False)
     lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     cancelled: bool = field(default=False, init=False)  # guarded by the lock, as the tickets of the jobs are

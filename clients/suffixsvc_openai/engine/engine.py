@@ -42,6 +42,7 @@ from suffixsvc_openai.engine.attempts import RecentRequests
 from suffixsvc_openai.engine.calibrators import Calibrators
 from suffixsvc_openai.engine.call import Call, Ended, Job
 from suffixsvc_openai.engine.drafting import Drafting, DraftingSettings, close_layers, predicted_tokens
+from suffixsvc_openai.engine.fair_threads import FairThreads
 from suffixsvc_openai.engine.memory import Stored, open_memory
 from suffixsvc_openai.engine.observer import Observer
 from suffixsvc_openai.engine.plans import Caller, Plan
@@ -54,7 +55,7 @@ _STARTERS: Final = 4
 _COMPILERS: Final = 2
 
 #: called after an answer has ended, in a thread of the engine
-OnEnd = Callable[[Plan, Outcome], None]
+OnEnd = Callable[[Call, Job, Outcome], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Engine(ClosedOnExit):
     def __init__(
         self,
         settings: EngineSettings,
-        on_end: OnEnd = lambda _plan, _outcome: None,
+        on_end: OnEnd = lambda _call, _job, _outcome: None,
         observer: Observer | None = None,
         principals: int = 1,
     ) -> None:
@@ -148,6 +149,7 @@ class Engine(ClosedOnExit):
             self._closer = ThreadPoolExecutor(1, "suffixsvc-sessions")
             opened.callback(self._closer.shutdown)
             self._starters = ThreadPoolExecutor(_STARTERS, "suffixsvc-calls")
+            self._starting = FairThreads(self._starters, _STARTERS)
             # its calibrator serves requests without one: every answer here has that of its principal
             batch = RunningBatch(
                 target, settings.driver, self.curve, Calibrator(), time.perf_counter, self._observer.batch
@@ -156,6 +158,7 @@ class Engine(ClosedOnExit):
             self.most_answers = self._scheduler.most(self._share(Caller()))
             opened.callback(self._starters.shutdown)
             self._compilers = ThreadPoolExecutor(_COMPILERS, "suffixsvc-compilers")
+            self._compiling = FairThreads(self._compilers, _COMPILERS)
             opened.callback(self._compilers.shutdown)
             # the first answer with a grammar would wait for it
             self._compilers.submit(self._target.compiler.prepare)
@@ -220,11 +223,12 @@ class Engine(ClosedOnExit):
         """
         return self._target.compiler.compile(grammar)
 
-    async def start(self, plans: Sequence[Plan]) -> Call:
+    async def start(self, plans: Sequence[Plan], arrived: float | None = None) -> Call:
         """Submit answers that are generated at the same time as far as lanes are free: all or none.
 
         Args:
             plans: of each answer, at most ``most_answers``, of one caller.
+            arrived: when the request was read, on the clock ``time.monotonic``; None: now.
 
         Raises:
             QueueFullError: the queue is full.
@@ -232,7 +236,7 @@ class Engine(ClosedOnExit):
             ServiceUnavailableError: the engine is closed.
             SuffixError: the namespace or the labels are invalid.
         """
-        call = Call(plans)
+        call = Call(plans, time.monotonic() if arrived is None else arrived)
         try:
             await asyncio.get_running_loop().run_in_executor(self._starters, self._start, call)
         except BaseException:
@@ -240,15 +244,18 @@ class Engine(ClosedOnExit):
             raise
         return call
 
-    async def run(self, function: Callable[[], Sequence[Plan]], *, compiles: bool = False) -> Sequence[Plan]:
+    async def run(
+        self, function: Callable[[], Sequence[Plan]], principal: str, *, compiles: bool = False
+    ) -> Sequence[Plan]:
         """Run a function that prepares answers in a thread of the engine.
 
         Args:
             function: the function.
+            principal: for whom; those that wait for a thread take turns.
             compiles: it compiles a grammar, which may take seconds: others do not wait for its thread.
         """
-        threads = self._compilers if compiles else self._starters
-        return await asyncio.get_running_loop().run_in_executor(threads, function)
+        threads = self._compiling if compiles else self._starting
+        return await threads.run(principal, function)
 
     def cancel(self, call: Call) -> None:
         """End the answers of a call, within one step. Idempotent."""
@@ -322,15 +329,19 @@ class Engine(ClosedOnExit):
     # -- the scheduler's thread
 
     def _done(self, call: Call, job: Job, outcome: Outcome) -> None:
-        self._closer.submit(self._end, job, outcome)
+        job.ended = time.monotonic()
+        self._closer.submit(self._end, call, job, outcome)
         call.put(Ended(job.index, outcome, predicted_tokens(job.layers)))
 
     # -- the thread of sessions
 
-    def _end(self, job: Job, outcome: Outcome) -> None:
+    def _end(self, call: Call, job: Job, outcome: Outcome) -> None:
         try:
+            with call.lock:  # held until the ticket of the submission is noted
+                job.started = None if job.ticket is None else job.ticket.started
+            call.ended += 1
             self._observer.ended(job.number, outcome)
-            self._on_end(job.plan, outcome)
+            self._on_end(call, job, outcome)
             close_layers(job.layers)
             result = outcome if isinstance(outcome, Result) else None
             caller = job.plan.caller

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from dataclasses import dataclass, field
 
@@ -22,12 +23,14 @@ class Progress:
         steps: every step.
         token_ids: the tokens.
         sources: DraftSource of each token.
+        times: of each step, when it was handed over, on the clock ``time.monotonic``.
         ticket: None before the answer is in the queue.
     """
 
     steps: list[StepRecord] = field(default_factory=list)
     token_ids: array[int] = field(default_factory=lambda: array("i"))
     sources: bytearray = field(default_factory=bytearray)
+    times: array[float] = field(default_factory=lambda: array("d"))
     ticket: Ticket | None = None
 
     def add(self, step: StepRecord, sources: tuple[int, ...]) -> None:
@@ -35,6 +38,7 @@ class Progress:
         self.steps.append(step)
         self.token_ids.extend(step.emitted)
         self.sources.extend(sources)
+        self.times.append(time.monotonic())
 
 
 class Observer:

@@ -25,21 +25,21 @@ from suffixsvc_openai.protocol.errors import invalid
 async def chat_completions(service: Service, request: Request) -> Response:
     """Answer a request. Raises ApiError, ClientGone."""
     principal = service.admit(request)
-    body = await service.read(request, ChatRequest)
-    service.require_model(body.model)
-    body.check()
-    turn = await asyncio.to_thread(_turn, body)  # a conversation may be long
-    messages = ((each.role, each.content) for each in body.messages)
-    speaker = Speaker.of(messages, (tool["function"]["name"] for tool in turn.tools))
-    caller = caller_of(principal, request.headers, body, speaker)
-    chat = service.chat
+    async with service.reading(request, ChatRequest, principal) as body:
+        service.require_model(body.model)
+        body.check()
+        turn = await asyncio.to_thread(_turn, body)  # a conversation may be long
+        messages = ((each.role, each.content) for each in body.messages)
+        speaker = Speaker.of(messages, (tool["function"]["name"] for tool in turn.tools))
+        caller = caller_of(principal, request.headers, body, speaker)
+        chat = service.chat
 
-    def prompts() -> Sequence[Prompt]:
-        return [replace(chat.prompt(turn), prediction=_predicted(service, body))]
+        def prompts() -> Sequence[Prompt]:
+            return [replace(chat.prompt(turn), prediction=_predicted(service, body))]
 
-    call = await service.start(
-        request, body, caller, prompts, limit=body.limit, param="messages", compiles=turn.binds
-    )
+        call = await service.start(
+            request, body, caller, prompts, limit=body.limit, param="messages", compiles=turn.binds
+        )
     envelope = Envelope("chatcmpl", "chat.completion", service.model, service.fingerprint)
     choices = [
         MessageChoice(index, chat.reader(turn, plan.prompt_ids)) for index, plan in enumerate(call.plans)

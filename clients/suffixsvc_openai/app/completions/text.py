@@ -53,19 +53,19 @@ class TextChoice:
 async def completions(service: Service, request: Request) -> Response:
     """Answer a request. Raises ApiError, ClientGone."""
     principal = service.admit(request)
-    body = await service.read(request, CompletionRequest)
-    service.require_model(body.model)
-    body.check()
-    prompts, engine = body.prompts, service.engine
-    if body.suffix and engine.model.infill_tokens is None:
-        raise unsupported("suffix", "The model has no fill-in-the-middle tokens.")
+    async with service.reading(request, CompletionRequest, principal) as body:
+        service.require_model(body.model)
+        body.check()
+        prompts, engine = body.prompts, service.engine
+        if body.suffix and engine.model.infill_tokens is None:
+            raise unsupported("suffix", "The model has no fill-in-the-middle tokens.")
 
-    def tokens() -> Sequence[Prompt]:
-        return [_prompt(engine, each, body) for each in prompts]
+        def tokens() -> Sequence[Prompt]:
+            return [_prompt(engine, each, body) for each in prompts]
 
-    limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    caller = caller_of(principal, request.headers, body, Speaker())
-    call = await service.start(request, body, caller, tokens, limit=limit, param="prompt")
+        limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+        caller = caller_of(principal, request.headers, body, Speaker())
+        call = await service.start(request, body, caller, tokens, limit=limit, param="prompt")
     envelope = Envelope("cmpl", "text_completion", service.model, service.fingerprint)
     choices = [TextChoice(index) for index in range(len(call.plans))]
     writer = ChoicesWriter(service.engine, call, body, envelope, choices)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES, BodyMemory, HeldBody
+from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES, HeldBody
 from suffixsvc_openai.app.http.json_values import has_more_values, non_finite
 from suffixsvc_openai.protocol.errors import ApiError, invalid, of_validation, overloaded, path_of
 
@@ -25,31 +25,33 @@ MAX_VALUES: Final = 1 << 18
 B = TypeVar("B", bound=BaseModel)
 
 
-async def read_body(request: Request, kind: type[B], memory: BodyMemory) -> B:
+async def read_body(request: Request, kind: type[B], body: HeldBody) -> B:
     """Read a body and validate it, a long one in a thread.
 
     Args:
         request: the request.
         kind: model of the body.
-        memory: holds it until it is validated.
+        body: holds it; the caller drops it once what was read is not needed any more.
 
     Raises:
         ApiError: 400, 408, 413 or 503.
         starlette.requests.ClientDisconnect: the client has gone.
     """
-    with memory.body() as body:
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                await _receive(request, body)
-        except TimeoutError:
-            raise ApiError(
-                HTTPStatus.REQUEST_TIMEOUT,
-                f"the body must arrive within {BODY_SECONDS:g} seconds",
-                code="request_timeout",
-            ) from None
-        if len(body.data) <= SHORT_BODY_BYTES:
-            return _validated(body.data, kind)
-        return await asyncio.to_thread(_validated, body.data, kind)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            await _receive(request, body)
+    except TimeoutError:
+        raise ApiError(
+            HTTPStatus.REQUEST_TIMEOUT,
+            f"the body must arrive within {BODY_SECONDS:g} seconds",
+            code="request_timeout",
+        ) from None
+    if body.size <= SHORT_BODY_BYTES:
+        found = _validated(body.data, kind)
+    else:
+        found = await asyncio.to_thread(_validated, body.data, kind)
+    body.parsed()
+    return found
 
 
 async def _receive(request: Request, body: HeldBody) -> None:

@@ -1,4 +1,4 @@
-"""Memory of the bodies that are being received or parsed, of all requests together.
+"""Memory of the bodies of all requests together, from the first byte until a request is admitted or refused.
 
 Bytes count as they arrive, so a client that announces a long body and sends nothing takes no memory from
 others. Part of the memory is for short bodies: those that fill the rest do not keep ordinary requests out.
@@ -47,24 +47,30 @@ class HeldBody:
 
     Attributes:
         data: the bytes so far.
+        size: number of bytes that count.
     """
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
-        self.data = bytearray()
+        self.data, self.size = bytearray(), 0
 
     def add(self, part: bytes) -> bool:
         """Append bytes; return False, and append nothing, if there is no memory for them."""
         memory = self._memory
-        short = len(self.data) + len(part) <= SHORT_BODY_BYTES
+        short = self.size + len(part) <= SHORT_BODY_BYTES
         limit = memory.limit if short else memory.limit - memory.limit // _PARTS
         if memory.held + len(part) > limit:
             return False
         self.data += part
+        self.size += len(part)
         memory.held += len(part)
         return True
 
+    def parsed(self) -> None:
+        """Free the bytes. They still count: what was parsed from them is as large, until :meth:`drop`."""
+        self.data = bytearray()
+
     def drop(self) -> None:
         """Give the memory back. Idempotent."""
-        self._memory.held -= len(self.data)
-        self.data = bytearray()
+        self._memory.held -= self.size
+        self.data, self.size = bytearray(), 0

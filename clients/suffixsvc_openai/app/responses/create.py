@@ -46,25 +46,25 @@ class _Conversation:
 async def create_response(service: Service, request: Request) -> Response:
     """Answer a request. Raises ApiError, ClientGone."""
     principal = service.admit(request)
-    body = await service.read(request, ResponsesRequest)
-    service.require_model(body.model)
-    body.check()
-    # in a thread: a conversation may be long
-    asked = await asyncio.to_thread(_conversation, body, service.responses, principal)
-    turn, chat = asked.turn, service.chat
-    messages = ((each["role"], each["content"]) for each in turn.messages)
-    speaker = Speaker.of(messages, (tool["function"]["name"] for tool in turn.tools))
-    caller = caller_of(principal, request.headers, body, speaker)
+    async with service.reading(request, ResponsesRequest, principal) as body:
+        service.require_model(body.model)
+        body.check()
+        # in a thread: a conversation may be long
+        asked = await asyncio.to_thread(_conversation, body, service.responses, principal)
+        turn, chat = asked.turn, service.chat
+        messages = ((each["role"], each["content"]) for each in turn.messages)
+        speaker = Speaker.of(messages, (tool["function"]["name"] for tool in turn.tools))
+        caller = caller_of(principal, request.headers, body, speaker)
 
-    def prompt() -> Prompt:
-        if body.truncation != "auto":
-            return chat.prompt(turn)
-        return truncated_prompt(chat.prompt, turn, service.engine.context_size, body.max_output_tokens)
+        def prompt() -> Prompt:
+            if body.truncation != "auto":
+                return chat.prompt(turn)
+            return truncated_prompt(chat.prompt, turn, service.engine.context_size, body.max_output_tokens)
 
-    prompts = partial(_in_own_terms, lambda: [prompt()])
-    call = await service.start(
-        request, body, caller, prompts, limit=body.max_output_tokens, param="input", compiles=turn.binds
-    )
+        prompts = partial(_in_own_terms, lambda: [prompt()])
+        call = await service.start(
+            request, body, caller, prompts, limit=body.max_output_tokens, param="input", compiles=turn.binds
+        )
     keep = partial(service.responses.keep, principal, asked.inputs) if body.stored else None
     answer = Answer(service.engine, call.plans[0])
     writer = ResponseWriter(answer, Document(body), chat.reader(turn, call.plans[0].prompt_ids), keep)
