@@ -1,4 +1,4 @@
-"""Requests between their last byte and the queue: memory and number are bounded while a template takes long."""
+"""Requests between their last byte and the queue: memory and number stay bounded while a template is slow."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class SlowTemplate:
     """A chat template that renders nothing until it is released."""
 
     def __init__(self, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.rendering = 0
-        self._released = threading.Event()
+        self.rendering: list[str] = []
+        self._permits = threading.Semaphore(0)
         render = server.service.chat.prompt
 
         def prompt(turn: Any) -> Any:
-            self.rendering += 1
-            assert self._released.wait(PATIENCE_S)
+            self.rendering.append(turn.messages[-1]["content"])
+            assert self._permits.acquire(timeout=PATIENCE_S)
             return render(turn)
 
         monkeypatch.setattr(server.service.chat, "prompt", prompt)
 
-    def release(self) -> None:
-        self._released.set()
+    def release(self, prompts: int = 1000) -> None:
+        self._permits.release(prompts)
 
 
 @pytest.fixture
@@ -136,9 +136,13 @@ def test_the_number_of_prepared_requests_is_bounded_by_principal(
             )  # fmt: skip
             assert int(headers["retry-after"]) >= 1
         assert service.preparing.requests == {"alice": most}
-        of_bob = chat(keyed, "ab", "sk-bob-12345")
+        of_bob = chat(keyed, "bob", "sk-bob-12345")
         eventually(lambda: service.preparing.requests["bob"] == 1, "bob is not refused")
         assert service.engine.load == (0, 0)
+        assert template.rendering == ["ab"] * THREADS
+        template.release(2)  # his turn comes before the rest of hers
+        eventually(lambda: "bob" in template.rendering, "bob has a thread")
+        assert len(template.rendering) == THREADS + 2
         template.release()
         assert answer(of_bob)[0] == 200
         found = [answer(each)[0] for each in sent]
@@ -154,7 +158,7 @@ def test_a_client_that_goes_while_it_waits_for_a_thread_leaves_nothing(
 ) -> None:
     memory = keyed.service.bodies = BodyMemory(LIMIT)
     rendered = [chat(keyed, "ab") for _ in range(THREADS)]
-    eventually(lambda: template.rendering == THREADS, "all threads are in use")
+    eventually(lambda: len(template.rendering) == THREADS, "all threads are in use")
     before = memory.held
     for _ in range(3):  # more, one after the other, than have room together
         waiting = [chat(keyed, "a" * SIZE) for _ in range(FIT - 1)]
@@ -164,4 +168,4 @@ def test_a_client_that_goes_while_it_waits_for_a_thread_leaves_nothing(
         eventually(lambda: memory.held == before, "they have left")
     template.release()
     assert [answer(each)[0] for each in rendered] == [200] * THREADS
-    assert template.rendering == THREADS, "what nobody waits for is not rendered"
+    assert len(template.rendering) == THREADS, "what nobody waits for is not rendered"

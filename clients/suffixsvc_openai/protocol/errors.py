@@ -9,7 +9,7 @@ status     when                                               code
 404        an unknown model or URL                            model_not_found, or null
 408        the body did not arrive in time                    request_timeout
 413        the body is too large                              request_too_large
-429        the queue is full; has Retry-After                 rate_limit_exceeded
+429        too many wait or are prepared; has Retry-After     rate_limit_exceeded
 429        too many live pages are open                       too_many_viewers
 500        a defect, or the model failed                      null
 503        the server is stopping; has Retry-After            server_stopping
