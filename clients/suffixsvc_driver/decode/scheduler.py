@@ -46,7 +46,7 @@ class Ticket:
         request, share: as submitted.
         done: called once with the outcome, in the scheduler's thread.
         running: its lane, while it has one.
-        started: when it got a lane, on the scheduler's clock; None before.
+        started: when it got a lane, on the clock ``time.monotonic``; None before.
     """
 
     request: Request
@@ -241,7 +241,7 @@ class Scheduler(ClosedOnExit):
                 ticket.charged = len(ticket.request.prompt_ids)
                 self._queue.charge(ticket.share, ticket.charged)
                 self._on_lanes.add(ticket)
-            ticket.started = self._clock()
+            ticket.started = time.monotonic()
             try:
                 ticket.running = self._batch.add(ticket.request, partial(self._end, ticket))
             except Exception as err:  # of this request only
