@@ -276,14 +276,14 @@ def labels_after(server: OpenAIServer, client: openai.OpenAI, tools: Any) -> str
     from suffixsvc_openai.engine.engine import Engine
 
     seen: list[str] = []
-    real = Engine._submit
+    real = Engine._request
 
-    def spy(self: Any, call: Any, job: Any) -> None:
+    def spy(self: Any, call: Any, job: Any) -> Any:
         seen.append(job.plan.caller.labels["agent"])
-        real(self, call, job)
+        return real(self, call, job)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "_submit", spy)
+        patch.setattr(Engine, "_request", spy)
         client.chat.completions.create(model="labels", messages=ASK, tools=tools, temperature=0)
     [label] = seen
     assert label.startswith("agent-")
