@@ -77,11 +77,12 @@ def test_every_kind_of_model_can_be_measured(home: Path, tmp_path: Path, kind: s
 
 def test_a_stored_curve_is_used(home: Path, tiny_model: Path, timed: StepClock) -> None:
     stored = CostCurve.linear(0.3, LANES.max_width, seconds_per_step=0.25)
+    lanes = replace(LANES, kv_type="f16", flash_attention=None)
     with LlamaModel(tiny_model) as model:
-        alone = replace(LANES, slots=1, branches=0, prefixes=0, flash_attention=True)  # as lanes compute
+        alone = replace(lanes, slots=1, branches=0, prefixes=0, flash_attention=True)  # as lanes compute
         with LlamaTarget(model, alone) as target:
             key = key_of(target)
         save_curve(cost_folder() / key.file_name(), key, stored, {})
-        found = start_curve(model, replace(LANES, flash_attention=None), clock=timed)
+        found = start_curve(model, lanes, clock=timed)
         assert found.expected().costs == pytest.approx(stored.costs)
     assert timed.steps == 0
