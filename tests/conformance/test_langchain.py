@@ -29,11 +29,11 @@ class TestChatOpenAI(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        # Usage of streams is off by default where base_url is given. At temperature 0 a small model may
-        # repeat a sentence until the context is full; the penalty ends that.
+        # Usage of streams is off by default where base_url is given. At temperature 0 the small model tells
+        # a joke that does not end before the context is full; a seed makes it the same one every time.
         return {
             "model": MODEL, "base_url": self.base_url, "api_key": "any", "timeout": PATIENCE_S,
-            "stream_usage": True, "temperature": 0, "frequency_penalty": 0.3,
+            "stream_usage": True, "temperature": 0.5, "seed": 1,
         }  # fmt: skip
 
     @property
