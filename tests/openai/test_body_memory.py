@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import pytest
 
 from suffixsvc_openai.app.http import body_memory
@@ -109,6 +110,18 @@ def test_a_body_beyond_the_memory_is_503_until_another_one_has_gone(
     holds(memory, 0)
     for client in (refused, short):
         client.socket.close()
+
+
+def test_what_a_body_is_parsed_to_counts(server: OpenAIServer, memory: WatchedMemory) -> None:
+    """Small objects take many times the bytes of their text."""
+    address = f"http://{server.address}/v1/completions"
+    for objects, status in ((8_000, 404), (24_000, 503)):
+        body = {"model": "none", "prompt": "a", "unknown": [{"": 0}] * objects}
+        assert len(json.dumps(body)) < LIMIT // 8
+        answer = httpx.post(address, json=body, timeout=PATIENCE_S)
+        assert answer.status_code == status, answer.text
+        assert memory.held == 0
+    assert memory.most > 16_000 * body_memory.VALUE_BYTES
 
 
 def test_short_bodies_have_a_limit_too() -> None:

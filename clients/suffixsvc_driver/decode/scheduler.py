@@ -159,7 +159,7 @@ class Scheduler(ClosedOnExit):
         waiting = [self._queue.waiting(share[:level]) for level in range(len(share) + 1)]
         after = [max(0, own + count - free) for own in waiting]
         others = [0, *(above - own for above, own in itertools.pairwise(after))]
-        if not after[0] or after[-1] <= self._places(others):
+        if not after[0] or all(own <= self._places(others[: level + 1]) for level, own in enumerate(after)):
             return
         error = QueueFullError(
             "the queue is full"

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from suffixsvc_openai.protocol.content import PartError, joined_text
 from suffixsvc_openai.protocol.errors import ApiError, invalid, of_validation
@@ -56,7 +56,7 @@ class FunctionCallOutput(Body):
 class ItemReference(Body):
     """An item of a stored response, or of its input."""
 
-    id: str
+    id: str = Field(min_length=1)
 
 
 _KINDS: Final[Mapping[str, type[Body]]] = {

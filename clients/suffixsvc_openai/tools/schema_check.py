@@ -7,21 +7,21 @@ A schema is data of others. These keywords may take exponential time, and are no
 
 References are JSON pointers into the schema (``#/$defs/..``); a schema that has others, or names parts of
 itself otherwise (``$id`` below its root, ``$anchor``), would be searched at every reference.
-Every evaluation of a keyword has a cost, by the number of subschemas and items that it may examine, and by
-the size of the values that an error message would show. A schema that cannot be evaluated to its end fits
-nothing.
+Every evaluation of a subschema has a cost, by the number of its keywords, unknown ones included. That of a
+keyword has one by the number of subschemas and items that it may examine, and by the size of the values that
+an error message would show. A schema that cannot be evaluated to its end fits nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
 import jsonschema
 import referencing
 from jsonschema import Draft202012Validator
-from jsonschema.validators import extend
+from jsonschema.validators import create
 
 #: of all checks of one answer: about a tenth of a second, in which the event loop waits for them. A value of
 #: 60 properties, each of an enum of 50, and a list of 100 objects takes 8,500.
@@ -80,7 +80,15 @@ class SchemaChecks:
         size = self._size(value) + self._size(instance)
         if keyword == "uniqueItems":  # compares every item with every other one, if they have no order
             size *= _length(instance)
-        self._left -= 1 + _length(value) + _length(instance) + size // _SIZE_PER_COST
+        self._spend(1 + _length(value) + _length(instance) + size // _SIZE_PER_COST)
+
+    def keywords(self, schema: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+        """Return the keywords of a subschema, and count its evaluation, as :meth:`charge` does."""
+        self._spend(len(schema) // _SIZE_PER_COST)
+        return schema.items()
+
+    def _spend(self, cost: int) -> None:
+        self._left -= cost
         if self._left < 0:
             raise _UncheckedError
 
@@ -136,10 +144,14 @@ def _unchecked(*_: Any) -> Errors:
 
 
 _UNCHECKED: Final = frozenset({"pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"})
-_Validator: Final[Any] = extend(  # type: ignore[no-untyped-call]  # the stubs lack its types
-    Draft202012Validator,
+_Validator: Final[Any] = create(  # type: ignore[no-untyped-call]  # the stubs lack its types
+    Draft202012Validator.META_SCHEMA,
     {
         keyword: _unchecked if keyword in _UNCHECKED else _counted(keyword)
         for keyword in Draft202012Validator.VALIDATORS
     },
+    type_checker=Draft202012Validator.TYPE_CHECKER,
+    format_checker=Draft202012Validator.FORMAT_CHECKER,
+    id_of=Draft202012Validator.ID_OF,
+    applicable_validators=lambda schema: _running.get().keywords(schema),
 )

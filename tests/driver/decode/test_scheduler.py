@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -370,3 +371,21 @@ def test_namespaces_of_one_principal_do_not_fill_the_queue(tiny: ParallelLlama) 
         assert fill("one") == 4, "the rest of that half"
         assert fill("two") == 4
         assert fill("three") == 2
+
+
+def test_names_do_not_pass_the_principals_part_while_lanes_are_free(tiny: ParallelLlama) -> None:
+    """During a step free lanes are not given out: the requests for them wait beside those of the queue."""
+    outcomes = Outcomes()
+    gate = threading.Event()
+    with Scheduler(batch_of(tiny), queue_size=2) as scheduler:
+        first = Request([1, 2], (), 1, on_step=lambda _: gate.wait(PATIENCE_S))
+        scheduler.submit(first, outcomes.of("first"), ("one", "n"))
+        eventually(lambda: scheduler.load == (1, 0), "it is on a lane")
+        accepted = 0
+        for k in range(tiny.lanes + 8):
+            with suppress(QueueFullError):
+                scheduler.submit(Request([1, 2], (), 3), outcomes.of("one"), ("one", f"n{k}"))
+                accepted += 1
+        assert accepted == tiny.lanes - 1 + 1, "the free lanes and half of the queue"
+        scheduler.submit(Request([1, 2], (), 3), outcomes.of("two"), ("two", "n"))
+        gate.set()

@@ -110,6 +110,7 @@ def test_items_get_ids_and_keep_those_that_they_have() -> None:
         ("input[0].output", {**RESULT, "output": None}),
         ("input[0].output[0]", {**RESULT, "output": [{"type": "input_image", "image_url": "x"}]}),
         ("input[0].id", {"type": "item_reference"}),
+        ("input[0].id", {"type": "item_reference", "id": ""}),
     ],
 )
 def test_an_invalid_item_is_named(param: str, item: dict[str, Any]) -> None:

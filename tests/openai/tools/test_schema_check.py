@@ -69,6 +69,19 @@ def test_a_costly_schema_fits_nothing(items: dict[str, Any], count: int) -> None
     assert not fits(schema, {"a": [1] * count})
 
 
+def test_keywords_that_nobody_knows_are_counted() -> None:
+    """jsonschema looks at each of them, at every evaluation of their schema."""
+
+    def chained(keywords: int) -> dict[str, Any]:
+        definitions: dict[str, Any] = {"d0": {f"x{i}": 0 for i in range(keywords)}}
+        for i in range(1, 7):
+            definitions[f"d{i}"] = {"allOf": [{"$ref": f"#/$defs/d{i - 1}"}] * 2}
+        return {"$defs": definitions, "$ref": "#/$defs/d6"}
+
+    assert SchemaChecks().fits({"q": 1}, chained(10))
+    assert not SchemaChecks().fits({"q": 1}, chained(4000))
+
+
 def test_a_costly_comparison_fits_nothing() -> None:
     schema = {"properties": {"a": {"uniqueItems": True}}}
     assert fits(schema, {"a": [{"x": i} for i in range(100)]})

@@ -10,7 +10,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES, HeldBody
-from suffixsvc_openai.app.http.json_values import has_more_values, non_finite
+from suffixsvc_openai.app.http.json_values import count_values, non_finite
 from suffixsvc_openai.protocol.errors import ApiError, invalid, of_validation, overloaded, path_of
 
 #: bytes of a body
@@ -46,12 +46,27 @@ async def read_body(request: Request, kind: type[B], body: HeldBody) -> B:
             f"the body must arrive within {BODY_SECONDS:g} seconds",
             code="request_timeout",
         ) from None
-    if body.size <= SHORT_BODY_BYTES:
+    if len(body.data) <= SHORT_BODY_BYTES:
+        _require_values(body, count_values(body.data, MAX_VALUES))
         found = _validated(body.data, kind)
     else:
-        found = await asyncio.to_thread(_validated, body.data, kind)
+        async with body.parsing:
+            _require_values(body, await asyncio.to_thread(count_values, body.data, MAX_VALUES))
+            found = await asyncio.to_thread(_validated, body.data, kind)
     body.parsed()
     return found
+
+
+def _require_values(body: HeldBody, values: int) -> None:
+    """Raise ApiError unless a body has not too many values, and there is memory for them."""
+    if values > MAX_VALUES:
+        raise ApiError(
+            HTTPStatus.BAD_REQUEST,
+            f"the body must have at most {MAX_VALUES} commas and opening brackets outside of strings",
+            remedy="Send prompts as text, or in several requests.",
+        )
+    if not body.add_values(values):
+        raise overloaded()
 
 
 async def _receive(request: Request, body: HeldBody) -> None:
@@ -76,12 +91,6 @@ async def _receive(request: Request, body: HeldBody) -> None:
 
 
 def _validated(data: bytearray, kind: type[B]) -> B:
-    if has_more_values(data, MAX_VALUES):
-        raise ApiError(
-            HTTPStatus.BAD_REQUEST,
-            f"the body must have at most {MAX_VALUES} commas and opening brackets outside of strings",
-            remedy="Send prompts as text, or in several requests.",
-        )
     try:
         found = kind.model_validate_json(data)
     except ValidationError as error:

@@ -7,6 +7,7 @@ Used in the event loop only.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -15,6 +16,8 @@ from typing import Final
 MAX_TOTAL_BYTES: Final = 256 << 20
 #: bytes of a short body
 SHORT_BODY_BYTES: Final = 100 << 10
+#: bytes of a parsed value; small dicts are the largest, of 1.1 MB of them 36 MiB were measured
+VALUE_BYTES: Final = 192
 #: one part of so many is used by short bodies only
 _PARTS: Final = 8
 
@@ -27,10 +30,13 @@ class BodyMemory:
 
     Attributes:
         held: bytes that they have now.
+        parsing: held while a long body is parsed. The interpreter runs nothing else meanwhile, so that the
+            event loop would wait for all that are parsed at the same time.
     """
 
     def __init__(self, limit: int = MAX_TOTAL_BYTES) -> None:
         self.limit, self.held = limit, 0
+        self.parsing = asyncio.Lock()
 
     @contextmanager
     def body(self) -> Iterator[HeldBody]:
@@ -48,27 +54,36 @@ class HeldBody:
     Attributes:
         data: the bytes so far.
         size: number of bytes that count.
+        parsing: see :class:`BodyMemory`.
     """
 
     def __init__(self, memory: BodyMemory) -> None:
-        self._memory = memory
+        self._memory, self.parsing = memory, memory.parsing
         self.data, self.size = bytearray(), 0
 
     def add(self, part: bytes) -> bool:
         """Append bytes; return False, and append nothing, if there is no memory for them."""
-        memory = self._memory
-        short = self.size + len(part) <= SHORT_BODY_BYTES
-        limit = memory.limit if short else memory.limit - memory.limit // _PARTS
-        if memory.held + len(part) > limit:
+        if not self._take(len(part), short=self.size + len(part) <= SHORT_BODY_BYTES):
             return False
         self.data += part
-        self.size += len(part)
-        memory.held += len(part)
         return True
 
+    def add_values(self, values: int) -> bool:
+        """Count the values that the body is parsed to; return False if there is no memory for them."""
+        return self._take(values * VALUE_BYTES, short=len(self.data) <= SHORT_BODY_BYTES)
+
     def parsed(self) -> None:
-        """Free the bytes. They still count: what was parsed from them is as large, until :meth:`drop`."""
+        """Free the bytes. They still count, as texts that were parsed from them, until :meth:`drop`."""
         self.data = bytearray()
+
+    def _take(self, size: int, *, short: bool) -> bool:
+        memory = self._memory
+        limit = memory.limit if short else memory.limit - memory.limit // _PARTS
+        if memory.held + size > limit:
+            return False
+        self.size += size
+        memory.held += size
+        return True
 
     def drop(self) -> None:
         """Give the memory back. Idempotent."""

@@ -19,18 +19,22 @@ _QUOTE: Final = ord('"')
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.DOTALL)
 #: strings and separators per value, at most: a key, the value and a comma
 _TOKENS_PER_VALUE: Final = 3
+#: separators that are not looked at closely
+_FEW: Final = 4096
 
 
-def has_more_values(text: bytearray, limit: int) -> bool:
-    """Return whether JSON text has more than ``limit`` values.
+def count_values(text: bytearray, limit: int) -> int:
+    """Return the number of values of JSON text, at most ``limit + 1``.
 
     Values are counted by the commas and opening brackets outside of strings, which is at most one less and
-    at most twice as many. Of malformed text the result has no meaning; the parser will refuse it.
+    at most twice as many; few are counted inside of strings as well. Of malformed text the result has no
+    meaning; the parser will refuse it.
     """
-    if sum(map(text.count, (b",", b"[", b"{"))) <= limit:  # most bodies, in little time
-        return False
+    separators = sum(map(text.count, (b",", b"[", b"{")))
+    if separators <= min(limit, _FEW):  # most bodies, in little time
+        return separators
     tokens = islice(_TOKEN.finditer(text), _TOKENS_PER_VALUE * limit + 2)
-    return sum(text[token.start()] != _QUOTE for token in tokens) > limit
+    return min(limit + 1, sum(text[token.start()] != _QUOTE for token in tokens))
 
 
 def non_finite(value: Any) -> list[int | str] | None:
