@@ -21,12 +21,12 @@ import structlog
 
 from suffixsvc.errors import GrammarError, InvalidInputError, LimitExceededError
 from suffixsvc.runtime.closing import ClosedOnExit
-from suffixsvc_driver.sampling.structured import Lark, Structured
+from suffixsvc_driver.sampling.structured import JsonSchema, Lark, Structured
 from suffixsvc_openai.chat.reader import AnswerReader
 from suffixsvc_openai.chat.reasoning import CLOSE, OPEN, ReasoningSplit
 from suffixsvc_openai.chat.response_format import unusable
 from suffixsvc_openai.chat.tool_choice import ToolMode
-from suffixsvc_openai.chat.turn import ChatTurn
+from suffixsvc_openai.chat.turn import ChatTurn, parameters_of
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.prompts.chat_template import ChatTemplate
@@ -85,7 +85,7 @@ class ChatModel(ClosedOnExit):
         try:
             compiled = None if grammar is None else self._engine.compile(grammar)
         except GrammarError as error:
-            raise unusable(error, param) from None
+            raise self._of_one_tool(turn) or unusable(error, param) from None
         except LimitExceededError as error:  # others are compiled
             busy = HTTPStatus.TOO_MANY_REQUESTS
             raise ApiError(busy, str(error), param=param, code="rate_limit_exceeded") from None
@@ -114,6 +114,20 @@ class ChatModel(ClosedOnExit):
         """End the process of the template. Idempotent."""
         if self._template is not None:
             self._template.close()
+
+    def _of_one_tool(self, turn: ChatTurn) -> ApiError | None:
+        """Return the error of a tool whose schema alone cannot be used, where a grammar cannot; None if each
+        can."""
+        if turn.choice.mode is ToolMode.NONE:
+            return None
+        for name, schema in turn.choice.tools.schemas.items():
+            try:
+                self._engine.compile(JsonSchema(schema))
+            except GrammarError as error:
+                return unusable(error, parameters_of(turn.tools, name))
+            except LimitExceededError:  # others are compiled
+                return None
+        return None
 
     def _grammar(self, turn: ChatTurn) -> tuple[Structured | None, str]:
         """Return the grammar of a turn, and the field that it is from."""

@@ -63,7 +63,7 @@ class ChatTurn:
                 try:
                     JsonSchema(schema)  # its limits
                 except GrammarError as error:
-                    raise unusable(error, f"tools[{_index(tools, name)}].function.parameters") from None
+                    raise unusable(error, parameters_of(tools or (), name)) from None
         for name in variables or ():
             if name in _OWN or not name.isidentifier():
                 raise invalid("chat_template_kwargs", "name variables that the server does not set", got=name)
@@ -82,5 +82,7 @@ class ChatTurn:
         return self.choice.binds or self.format is not None
 
 
-def _index(tools: Sequence[Mapping[str, Any]] | None, name: str) -> int:
-    return next(i for i, tool in enumerate(tools or ()) if tool["function"]["name"] == name)
+def parameters_of(tools: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Return the field of a request that has the schema of a tool."""
+    index = next(i for i, tool in enumerate(tools) if tool["function"]["name"] == name)
+    return f"tools[{index}].function.parameters"

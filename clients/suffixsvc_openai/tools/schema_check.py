@@ -139,19 +139,21 @@ def _counted(keyword: str) -> Any:
     return check
 
 
+def _keywords(schema: Any) -> Iterable[tuple[str, Any]]:
+    return _running.get().keywords(schema)
+
+
 def _unchecked(*_: Any) -> Errors:
     return iter(())
 
 
 _UNCHECKED: Final = frozenset({"pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"})
-_Validator: Final[Any] = create(  # type: ignore[no-untyped-call]  # the stubs lack its types
-    Draft202012Validator.META_SCHEMA,
-    {
-        keyword: _unchecked if keyword in _UNCHECKED else _counted(keyword)
-        for keyword in Draft202012Validator.VALIDATORS
-    },
-    type_checker=Draft202012Validator.TYPE_CHECKER,
-    format_checker=Draft202012Validator.FORMAT_CHECKER,
-    id_of=Draft202012Validator.ID_OF,
-    applicable_validators=lambda schema: _running.get().keywords(schema),
+_draft: Final[Any] = Draft202012Validator  # the stubs of create() differ from those of its arguments
+_Validator: Final[Any] = create(
+    _draft.META_SCHEMA,
+    {keyword: _unchecked if keyword in _UNCHECKED else _counted(keyword) for keyword in _draft.VALIDATORS},
+    type_checker=_draft.TYPE_CHECKER,
+    format_checker=_draft.FORMAT_CHECKER,
+    id_of=_draft.ID_OF,
+    applicable_validators=_keywords,
 )

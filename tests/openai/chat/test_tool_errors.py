@@ -138,6 +138,19 @@ def test_tools_that_cannot_be_bound_are_400(http: httpx.Client) -> None:
     assert answer.status_code == 400, "the grammar is too large"
 
 
+def test_the_tool_whose_schema_is_malformed_is_named(http: httpx.Client) -> None:
+    """And not the grammar of all tools, which the request does not have."""
+    misspelt = function("f", {"type": "object", "properties": {"x": {"type": "strng"}}})
+    fields = {"tools": [function("now"), misspelt], "tool_choice": "required"}
+    answer = post(http, fields)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == "tools[1].function.parameters"
+    assert "the JSON schema must be supported by llguidance" in error["message"]
+    assert "strng" in error["message"]
+    assert "Lark" not in error["message"]
+
+
 @pytest.mark.parametrize(
     "hostile", [{"type": "integer", "multipleOf": 999983}, {"type": "string", "pattern": "^(a{1000}){1000}$"}]
 )

@@ -61,7 +61,7 @@ class Keys:
             if hmac.compare_digest(digest, presented):
                 found = name
         if not found:
-            raise _refused("the API key must be a known one", None)
+            raise _refused("the API key must be in the file of --api-keys, as it was read at the start", None)
         return found
 
 
