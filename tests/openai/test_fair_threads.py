@@ -64,7 +64,7 @@ def test_a_caller_that_gives_up_leaves_the_queue_and_its_function(executor: Thre
         await settled()
 
         def function() -> None:
-            pytest.fail("nobody waits for it")
+            pytest.fail("no caller waits for it")
 
         task, kept = asyncio.create_task(threads.run("b", function)), weakref.ref(function)
         del function

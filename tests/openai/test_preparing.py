@@ -168,4 +168,4 @@ def test_a_client_that_goes_while_it_waits_for_a_thread_leaves_nothing(
         eventually(lambda: memory.held == before, "they have left")
     template.release()
     assert [answer(each)[0] for each in rendered] == [200] * THREADS
-    assert len(template.rendering) == THREADS, "what nobody waits for is not rendered"
+    assert len(template.rendering) == THREADS, "what no client waits for is not rendered"

@@ -46,7 +46,7 @@ class FairThreads:
             raise
 
         def ended(_future: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
+            with suppress(RuntimeError):  # the loop is closed: no caller waits
                 loop.call_soon_threadsafe(self._next)
 
         future.add_done_callback(ended)

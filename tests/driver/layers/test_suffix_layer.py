@@ -37,7 +37,7 @@ def test_a_private_layer_reads_the_namespace_and_writes_nothing_to_it(cache: Suf
         found = [drafted(layer, TEXT[at : at + 4]) for at in range(0, 32, 4)]
         layers.append((layer, found))
     *before, after = [found for _, found in layers]
-    assert not any(map(any, before)), "nobody drafts from the private ones before it"
+    assert not any(map(any, before)), "no session drafts from the private ones before it"
     assert after[3] == TEXT[16:24], "it drafts from the one that is not private"
     for layer, _ in layers:
         layer.end(TEXT[32:], None)

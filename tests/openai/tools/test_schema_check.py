@@ -69,7 +69,7 @@ def test_a_costly_schema_fits_nothing(items: dict[str, Any], count: int) -> None
     assert not fits(schema, {"a": [1] * count})
 
 
-def test_keywords_that_nobody_knows_are_counted() -> None:
+def test_unknown_keywords_are_counted() -> None:
     """jsonschema looks at each of them, at every evaluation of their schema."""
 
     def chained(keywords: int) -> dict[str, Any]:
