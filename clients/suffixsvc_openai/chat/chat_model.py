@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
@@ -39,6 +40,8 @@ _log = structlog.get_logger(__name__)
 
 #: tokens at the end of a prompt that spell the start of reasoning, and white space
 _TAG_TOKENS: Final = 16
+#: seconds after which no further tool is tried for the reason of an error
+_SEARCH_SECONDS: Final = 1.0
 
 
 class ChatModel(ClosedOnExit):
@@ -116,11 +119,14 @@ class ChatModel(ClosedOnExit):
             self._template.close()
 
     def _of_one_tool(self, turn: ChatTurn) -> ApiError | None:
-        """Return the error of a tool whose schema alone cannot be used, where a grammar cannot; None if each
-        can."""
+        """Return the error of a tool whose schema alone cannot be used, where a grammar cannot; None if no
+        such tool is found."""
         if turn.choice.mode is ToolMode.NONE:
             return None
+        end = time.monotonic() + _SEARCH_SECONDS  # or each of many tools could take as long as the grammar
         for name, schema in turn.choice.tools.schemas.items():
+            if time.monotonic() > end:
+                return None
             try:
                 self._engine.compile(JsonSchema(schema))
             except GrammarError as error:
