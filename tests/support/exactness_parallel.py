@@ -17,7 +17,7 @@ from suffixsvc_driver.drafts.tree import rows_of
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_driver.targets.single import LlamaTarget
-from support.recorded_runs import Began, Filled, RecordedRun, Stepped
+from support.recorded_runs import Began, Filled, Parked, RecordedRun, Stepped
 
 __all__ = ["check_parallel"]
 
@@ -55,6 +55,8 @@ def _same_operations(target: ParallelLlama, run: RecordedRun) -> int:
                 positions[lane] = len(prompt_ids)
             case Filled(lane):
                 target.prefill(lane)
+            case Parked(lanes):
+                target.park(lanes)
             case Stepped(steps, emitted):
                 logits = target.propose(steps)
                 for (lane, drafted, parents), rows, tokens in zip(steps, logits, emitted, strict=True):

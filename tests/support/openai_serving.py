@@ -49,7 +49,7 @@ def settings_of(
         threads=1,
         kv_type="f32",
         flash_attention=False,
-        prefixes=4 * lanes,
+        prefix_tokens=lanes * context,
     )
     # drafts do not depend on the time that steps take
     drafting = DriverConfig(policy=Policy.FIRST_MATCH, min_match_tokens=1)

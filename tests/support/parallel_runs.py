@@ -20,7 +20,7 @@ from support.tiny_kinds import WINDOW
 
 #: a curve on which drafts of any width pay
 CARELESS = CostCurve.linear(0.001, 32)
-LANES = replace(WIDTH_INDEPENDENT, slots=3, branches=2, prefixes=5)
+LANES = replace(WIDTH_INDEPENDENT, slots=3, branches=2, prefix_tokens=1000)
 
 
 def alone(

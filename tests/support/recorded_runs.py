@@ -39,8 +39,15 @@ class Stepped:
     emitted: tuple[tuple[int, ...] | None, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The KV of free lanes was moved to main memory."""
+
+    lanes: tuple[int, ...]
+
+
 #: operation of the target; the same operations on an empty target give the same bits
-Operation = Began | Filled | Stepped
+Operation = Began | Filled | Stepped | Parked
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,10 @@ class _Recorder:
         prompt = tuple(int(t) for t in prompt_ids)
         self.operations.append(Began(lane, self._requests[lane], prompt, principal))
         return reused
+
+    def park(self, lanes: Iterable[int]) -> None:
+        self.operations.append(Parked(tuple(lanes)))
+        self._target.park(lanes)
 
     def prefill(self, lane: int) -> int:
         self.operations.append(Filled(lane))

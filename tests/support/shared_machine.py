@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,6 +66,9 @@ class SharedMachine:
     def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "", *, fresh: bool = False) -> int:
         self._text[lane], self._at[lane] = self.texts[int(prompt_ids[0])], 0
         return 0
+
+    def park(self, lanes: Iterable[int]) -> None:
+        pass
 
     def prefill(self, lane: int) -> int:
         return 0

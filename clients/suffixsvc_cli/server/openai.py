@@ -16,8 +16,6 @@ _CONTEXT: Final = 4096
 _WIDTH: Final = 32
 #: tokens of a step per lane, where there are many
 _WIDTH_PER_LANE: Final = 4
-#: conversations whose KV is kept in the memory of the lanes, per lane
-_PREFIXES_PER_LANE: Final = 8
 #: sessions on the draft worker per lane: those of ended answers are closed a moment later
 _STREAMS_PER_LANE: Final = 8
 
@@ -42,6 +40,13 @@ class OpenAIOptions(LoadOptions):
         metavar="TOKENS",
         help="Context size of a prompt and its answer together.",
         show_default="4096, or the model's training context if that is less",
+    )
+    prefix_tokens: int | None = option(
+        None,
+        min=0,
+        metavar="TOKENS",
+        help="Tokens of ended answers and their prompts whose KV is stored in main memory for later prompts.",
+        show_default="--parallel times --context",
     )
     threads: int | None = option(None, min=1, help="Threads.", show_default="one per physical core")
     flash_attention: bool | None = option(
@@ -134,7 +139,6 @@ def engine_settings(options: OpenAIOptions) -> EngineSettings:
     from suffixsvc_driver.layers.draft_models import DraftProcess, check_draft
     from suffixsvc_driver.profile.settings_file import Settings, read_settings
     from suffixsvc_driver.sampling.settings import GREEDY
-    from suffixsvc_driver.targets.llama.context_settings import MAX_SEQUENCES
     from suffixsvc_driver.targets.llama.machine import usable_cores
     from suffixsvc_models.gguf_header import check_gguf
     from suffixsvc_openai.engine.drafting import DraftingSettings
@@ -158,11 +162,12 @@ def engine_settings(options: OpenAIOptions) -> EngineSettings:
     known = min(_CONTEXT, trained) if isinstance(trained, int) and trained > 0 else _CONTEXT
     context = target.context_settings(threads=usable_cores(), context_size=known, slots=options.parallel)
     width = _WIDTH if options.settings_file is None else target.max_width
-    sequences = MAX_SEQUENCES - options.parallel * (1 + context.branches)
     context = replace(
         context,
         max_width=max(width, _WIDTH_PER_LANE * options.parallel),
-        prefixes=max(0, min(_PREFIXES_PER_LANE * options.parallel, sequences)),
+        prefix_tokens=options.parallel * context.context_size
+        if options.prefix_tokens is None
+        else options.prefix_tokens,
     )
     process = DraftProcess(
         context.threads,

@@ -214,6 +214,7 @@ class RunningBatch:
             if not filling.begun:
                 # late, so that prefixes shared with earlier prompts are already computed
                 prompt, principal = filling.prompt, filling.principal
+                self._target.park(self._free)
                 running.reused = self._target.begin(lane, prompt, principal, fresh=filling.fresh)
                 filling.begun = True
             self._compute_prompt(running)

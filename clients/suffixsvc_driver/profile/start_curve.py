@@ -48,7 +48,7 @@ def start_curve(
     """
     attention = choose_flash_attention(model, settings, shared=True)
     alone = replace(
-        settings, slots=1, branches=0, prefixes=0, context_size=_CONTEXT, flash_attention=attention
+        settings, slots=1, branches=0, prefix_tokens=0, context_size=_CONTEXT, flash_attention=attention
     )
     try:
         with LlamaTarget(model, alone) as target:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -169,6 +169,10 @@ class ParallelTarget(TargetShape, Protocol):
         Raises:
             The errors of :meth:`check`. No other lane is affected.
         """
+
+    def park(self, lanes: Iterable[int]) -> None:
+        """Take the KV of these lanes, which have no generation, out of the memory that all lanes share, where
+        it slows down their steps; later prompts reuse it. :meth:`begin` must follow on each of them."""
 
     def prefill(self, lane: int) -> int:
         """Compute one batch of the lane's missing prompt tokens; return how many are missing then, the last

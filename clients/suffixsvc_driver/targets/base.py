@@ -69,17 +69,15 @@ class TargetBase(ClosedOnExit):
         shares = not self.model.recurrent and (settings.full_window or not self.model.window)
         branches = settings.branches if shares else 0
         shared = unified or branches > 0
-        kept = settings.slots + (settings.prefixes if unified and not self.model.recurrent else 0)
-        self.context = context = LlamaContext(
-            self.model, settings, unified=shared, extra=kept - settings.slots + lanes * branches
-        )
+        slots = settings.slots
+        self.context = context = LlamaContext(self.model, settings, unified=shared, extra=lanes * branches)
         opened.callback(context.close)
         self.rollback = detect_rollback(context)
         whole = not self.rollback.cuts_anywhere
-        self._cache = SlotCache(kept, whole=whole, copies=(shares and not whole) if unified else True)
+        self._cache = SlotCache(slots, whole=whole, copies=(shares and not whole) if unified else True)
         self._lanes: list[Lane] = []
         for slot in self._cache.slots[:lanes]:
-            first = kept + slot.index * branches
+            first = slots + slot.index * branches
             leaves = Branches(context, range(first, first + branches))
             self._lanes.append(Lane(context, self.rollback, self.model.eog_ids, slot, leaves))
         self.vocab_size, self.eog_ids = self.model.vocab_size, self.model.eog_ids

@@ -1,9 +1,9 @@
 """Target of several concurrent generations with llama.cpp: one context, one lane each, one batch for all.
 
 All lanes share one KV memory, so that one batch has tokens of all lanes, and a prompt shares the cells of
-another lane's equal prefix. The KV of ended generations stays as long as there are sequences (``prefixes``)
-and cells for it; the least recently used is dropped first. A later prompt continues on its sequence, or
-shares its cells. Results depend on the order of cells, and so on earlier operations of other lanes: the same
+another lane's equal prefix. The KV of an ended generation stays on its lane, until its owner moves it to main
+memory (:meth:`ParallelLlama.park`) or another prompt begins there
+(:mod:`~suffixsvc_driver.targets.prefix_store`). Results depend on the order of cells, and so on earlier operations of other lanes: the same
 operations from an empty memory on give the same bits (``exactness_parallel``); one of the generations alone
 gives the same tokens, except where rounding decides a near-tie.
 
@@ -13,10 +13,12 @@ so that a shared batch is faster only if lanes add equally many tokens, as in pl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from suffixsvc.errors import InvalidInputError
+import structlog
+
+from suffixsvc.errors import InvalidInputError, ModelError
 from suffixsvc.types import TokenIds
 from suffixsvc_driver.drafts.events import StepResult, TokenLogprobs
 from suffixsvc_driver.settings.checks import require
@@ -24,6 +26,10 @@ from suffixsvc_driver.targets import LaneStep
 from suffixsvc_driver.targets.base import TargetBase
 from suffixsvc_driver.targets.llama.context import MAX_SEQUENCES, ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel, check_prompt
+from suffixsvc_driver.targets.prefix_store import PrefixStore, StoredPrefix
+from suffixsvc_driver.targets.slots import CHEAP_TAIL, Slot
+
+_log = structlog.get_logger(__name__)
 
 
 class ParallelLlama(TargetBase):
@@ -33,8 +39,8 @@ class ParallelLlama(TargetBase):
     Args:
         model: a path to a GGUF file, or a loaded model (which the caller closes).
         settings: see :class:`ContextSettings`; ``slots`` lanes of ``context_size`` tokens, ``branches`` for
-            each of them, ``max_width`` verified tokens of all lanes together, ``prefixes`` of ended
-            generations beside the lanes.
+            each of them, ``max_width`` verified tokens of all lanes together, ``prefix_tokens`` of ended
+            generations in main memory.
 
     Raises:
         ModelNotFoundError, ModelCorruptError, ModelError: an unusable file, or not enough memory.
@@ -46,7 +52,8 @@ class ParallelLlama(TargetBase):
         _check(settings)
         super().__init__(model, settings, unified=True, lanes=settings.slots)
         self._missing: dict[int, list[int]] = {}
-        self.context.make_room = self._drop_prefix
+        # a recurrent state can only be continued where it ends, and takes as much memory as a long text
+        self._stored = PrefixStore(0 if self.model.recurrent else self.settings.prefix_tokens)
 
     @property
     def lanes(self) -> int:
@@ -59,8 +66,9 @@ class ParallelLlama(TargetBase):
         return self._cache.copies
 
     def forget(self) -> None:
-        """Empty every lane."""
+        """Empty every lane and the stored prefixes."""
         self._missing.clear()
+        self._stored.clear()
         super().forget()
 
     def check(self, prompt_ids: TokenIds) -> None:
@@ -70,40 +78,71 @@ class ParallelLlama(TargetBase):
     def lane_for(self, prompt_ids: TokenIds, free: Sequence[int], principal: str = "") -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
-        slot = self._cache.place(
-            prompt, self._without(set(range(self.lanes)).difference(free)), principal
-        ).slot
-        return next((lane for lane in free if self._lanes[lane].slot is slot), free[0])
+        placement = self._cache.place(prompt, free, principal)
+        return placement.source.index if placement.source.index in free else placement.slot.index
 
     def missing(self, lane: int, prompt_ids: Sequence[int], principal: str = "") -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
-        return len(prompt_ids) - 1 - self._cache.place(prompt_ids, self._usable(lane), principal).keep
+        stored, _ = self._stored.longest(prompt_ids, principal)
+        return len(prompt_ids) - 1 - max(stored, self._cache.place(prompt_ids, (lane,), principal).keep)
 
     def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "", *, fresh: bool = False) -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
-        keep = self._place(self._lanes[lane], prompt, self._usable(lane), principal, fresh=fresh)
+        own = self._lanes[lane]
+        placement = self._cache.place(prompt, (lane,), principal)
+        length, stored = (0, None) if fresh else self._stored.longest(prompt, principal)
+        restored = stored if length > placement.keep else None
+        stays = 0 if fresh or restored or placement.source is not own.slot else placement.keep
+        own.release()
+        if len(own.slot.tokens) - stays > (CHEAP_TAIL if stays else 0):
+            self._store(own.slot)
+        if restored is not None:
+            self._restore(own.slot, restored)
+        keep = self._place(own, prompt, (lane,), principal, fresh=fresh)
         self._missing[lane] = prompt[keep:-1]
         return keep
 
-    def _usable(self, lane: int) -> list[int]:
-        """Slots for a prompt on a lane: its own, and those of no lane."""
-        return self._without({other for other in range(self.lanes) if other != lane})
+    def park(self, lanes: Iterable[int]) -> None:
+        """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
+        if not self._stored.capacity:
+            return
+        for lane in lanes:
+            own = self._lanes[lane]
+            if own.slot.tokens:
+                own.release()
+                self._store(own.slot)
+                self._empty(own.slot)
 
-    def _without(self, lanes: Collection[int]) -> list[int]:
-        """Slots of none of these lanes."""
-        used = {self._lanes[lane].slot.index for lane in lanes}
-        return [slot.index for slot in self._cache.slots if slot.index not in used]
+    def _store(self, slot: Slot) -> None:
+        """Store the KV of a slot in main memory, unless there is no space for it or an equal one is stored."""
+        tokens = tuple(slot.tokens)
+        if len(tokens) > self._stored.capacity or self._stored.covers(slot.principal, tokens):
+            return
+        try:
+            state = self.context.save_state(slot.index, whole=True)
+        except (ModelError, MemoryError) as err:
+            _log.warning("the KV of a text could not be stored", tokens=len(tokens), reason=str(err))
+            return
+        self._stored.add(StoredPrefix(slot.principal, tokens, tuple(slot.history), state))
 
-    def _drop_prefix(self) -> bool:
-        """Free the cells of the least recently used sequence of no lane; False if there is none."""
-        unused = [self._cache.slots[i] for i in self._without(range(self.lanes))]
-        held = [slot for slot in unused if slot.tokens]
-        if held:
-            dropped = self._cache.oldest(held)
-            self.context.cut(dropped.index, 0)
-            dropped.truncate(0)
-        return bool(held)
+    def _restore(self, slot: Slot, stored: StoredPrefix) -> None:
+        """Load a stored prefix into a slot; the slot is empty if llama.cpp refuses it."""
+        self._stored.use(stored)
+        self._empty(slot)
+        try:
+            self.context.load_state(slot.index, stored.state, whole=True)
+        except ModelError as err:
+            _log.warning("stored KV could not be restored", tokens=len(stored.token_ids), reason=str(err))
+            self.context.cut(slot.index, 0)
+            return
+        slot.principal = stored.principal
+        slot.tokens.extend(stored.token_ids)
+        slot.history.extend(stored.history)
+
+    def _empty(self, slot: Slot) -> None:
+        self.context.cut(slot.index, 0)
+        slot.truncate(0)
 
     def prefill(self, lane: int) -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`.
@@ -154,7 +193,7 @@ class ParallelLlama(TargetBase):
 
 def _check(settings: ContextSettings) -> None:
     slots, width = settings.slots, settings.max_width
-    sequences = slots * (1 + settings.branches) + settings.prefixes
+    sequences = slots * (1 + settings.branches)
     require(width >= slots, f"max_width must be >= slots = {slots}: a step has a token of every lane", width)
     require(
         settings.batch_size >= width + slots,
@@ -163,6 +202,6 @@ def _check(settings: ContextSettings) -> None:
     )
     require(
         sequences <= MAX_SEQUENCES,
-        f"slots * (1 + branches) + prefixes must be <= {MAX_SEQUENCES}, the sequences of llama.cpp",
+        f"slots * (1 + branches) must be <= {MAX_SEQUENCES}, the sequences of llama.cpp",
         sequences,
     )

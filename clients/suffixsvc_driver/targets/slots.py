@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from suffixsvc_driver.drafts.chain import common_prefix
 from suffixsvc_driver.targets import Batch
 
 #: a tail after the common prefix of at most this length is cut, since it is cheap to recompute
-_CHEAP_TAIL = 32
+CHEAP_TAIL: Final = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +101,7 @@ class SlotCache:
         keep = shared[best.index]
         if keep == 0:
             return Placement(oldest, 0, principal=principal)
-        long_tail = len(best.tokens) - keep > _CHEAP_TAIL
+        long_tail = len(best.tokens) - keep > CHEAP_TAIL
         if best not in usable or (self.copies and long_tail and oldest is not best):
             return Placement(oldest, keep, best, principal)
         return Placement(best, keep, principal=principal)

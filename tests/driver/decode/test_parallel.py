@@ -352,7 +352,7 @@ def test_invalid_settings(tiny_model: Path) -> None:
         ),
         (
             ContextSettings(slots=64, max_width=64, branches=4),
-            "slots . .1 . branches. . prefixes must be <= 256",
+            "slots . .1 . branches. must be <= 256",
         ),
     ):
         with pytest.raises(InvalidConfigError, match=message):

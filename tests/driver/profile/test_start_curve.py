@@ -79,7 +79,7 @@ def test_a_stored_curve_is_used(home: Path, tiny_model: Path, timed: StepClock) 
     stored = CostCurve.linear(0.3, LANES.max_width, seconds_per_step=0.25)
     lanes = replace(LANES, kv_type="f16", flash_attention=None)
     with LlamaModel(tiny_model) as model:
-        alone = replace(lanes, slots=1, branches=0, prefixes=0, flash_attention=True)  # as lanes compute
+        alone = replace(lanes, slots=1, branches=0, prefix_tokens=0, flash_attention=True)  # as lanes compute
         with LlamaTarget(model, alone) as target:
             key = key_of(target)
         save_curve(cost_folder() / key.file_name(), key, stored, {})

@@ -18,7 +18,7 @@ from support.recorded_runs import RecordedRun, generate_many
 from support.targets import WIDTH_INDEPENDENT
 from support.tiny_kinds import KINDS
 
-TWO = replace(WIDTH_INDEPENDENT, slots=2, prefixes=8)
+TWO = replace(WIDTH_INDEPENDENT, slots=2, prefix_tokens=2000)
 
 
 @pytest.fixture(scope="module")

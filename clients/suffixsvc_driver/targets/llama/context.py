@@ -10,7 +10,7 @@ same bits.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,8 +33,6 @@ __all__ = ["MAX_SEQUENCES", "ContextSettings", "LlamaContext", "Part", "State"]
 #: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, and no flags
 _PARTIAL_ONLY: Final = 1
 _WHOLE: Final = 0
-#: result of llama_decode where no cells are free; nothing has changed
-_NO_CELLS: Final = 1
 _Int32s: Final = ctypes.POINTER(ctypes.c_int32)
 State = ctypes.Array[ctypes.c_uint8]
 
@@ -65,10 +63,6 @@ class LlamaContext(ClosedOnExit):
         unified: one KV memory for all sequences.
         extra: number of sequences beside the slots, which need unified KV.
 
-    Attributes:
-        make_room: called where unified memory has no free cells for a batch; frees some and returns True, or
-            returns False if none can be freed. Without it such a batch fails.
-
     Raises:
         ModelError: llama.cpp cannot create it (not enough memory).
     """
@@ -77,7 +71,6 @@ class LlamaContext(ClosedOnExit):
         self, model: LlamaModel, settings: ContextSettings, *, unified: bool = False, extra: int = 0
     ) -> None:
         self.model, self.settings, self.unified = model, settings, unified
-        self.make_room: Callable[[], bool] = lambda: False
         self._lib = llama()
         params = self._lib.llama_context_default_params()
         per_slot = -(-settings.context_size // 256) * 256
@@ -265,8 +258,6 @@ class LlamaContext(ClosedOnExit):
         self._check_open()
         self._batch.n_tokens = n
         code = self._lib.llama_decode(self._handle, self._batch)
-        while code == _NO_CELLS and self.make_room():
-            code = self._lib.llama_decode(self._handle, self._batch)
         if code != 0:
             raise ModelError(
                 f"llama_decode failed for {what}", expected=0, got=f"{code} {recent_log()}".strip()

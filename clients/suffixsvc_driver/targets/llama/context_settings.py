@@ -39,8 +39,8 @@ class ContextSettings:
             unified KV, and costs time for long texts (llama.cpp masks every cell for every sequence). Models
             whose state cannot be cut, or whose windowed layers evict tokens (``full_window`` = False), verify
             chains only.
-        prefixes: sequences beside the slots that keep the KV of ended generations, in the memory of the
-            slots (shared batches only). Models with a recurrent state have none: each takes a whole state.
+        prefix_tokens: largest number of tokens whose KV is stored in main memory after the end of their
+            generation (shared batches only). Models with a recurrent state store none.
 
     Raises:
         InvalidConfigError: a value out of range.
@@ -56,10 +56,10 @@ class ContextSettings:
     snapshots: bool = True
     full_window: bool = True
     branches: int = 0
-    prefixes: int = 0
+    prefix_tokens: int = 0
 
     def __post_init__(self) -> None:
-        check_numbers(self, branches=0, prefixes=0)
+        check_numbers(self, branches=0, prefix_tokens=0)
         # they spin: hundreds of them would stall the machine
         most = _THREADS_PER_CORE * (os.cpu_count() or 1)
         require(self.threads <= most, f"threads must be <= {most}; one per core is best", self.threads)
