@@ -21,6 +21,7 @@ from typing import Final
 import structlog
 
 from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc_driver.cost.live_curve import LiveCurve
 from suffixsvc_driver.decode.chat_session import prompt_tokens
 from suffixsvc_driver.decode.detokenize_stream import StopStrings
 from suffixsvc_driver.decode.fair_queue import Share
@@ -37,6 +38,7 @@ from suffixsvc_driver.targets.llama.context_settings import ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar
+from suffixsvc_driver.targets.llama.passing_thread import in_passing_thread
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_openai.engine.attempts import RecentRequests
 from suffixsvc_openai.engine.calibrators import Calibrators
@@ -85,6 +87,14 @@ class EngineSettings:
     experts_used: int | None = None
 
 
+def _load(settings: EngineSettings, opened: ExitStack) -> tuple[LiveCurve, ParallelLlama]:
+    """Load the model, measure the cost of its steps, and create its lanes; ``opened`` closes them."""
+    model = LlamaModel(settings.model, experts_used=settings.experts_used, offload=settings.offload)
+    opened.enter_context(model)
+    curve = start_curve(model, settings.context)
+    return curve, opened.enter_context(ParallelLlama(model, settings.context))
+
+
 class Engine(ClosedOnExit):
     """A loaded model that generates the answers of concurrent calls. Thread-safe; close it at the end.
 
@@ -125,10 +135,9 @@ class Engine(ClosedOnExit):
         self._requests = RecentRequests()
         self.calibrators = Calibrators()
         with ExitStack() as opened:
-            model = LlamaModel(settings.model, experts_used=settings.experts_used, offload=settings.offload)
-            self.model = opened.enter_context(model)
-            self.curve = start_curve(self.model, settings.context)
-            self._target = target = opened.enter_context(ParallelLlama(self.model, settings.context))
+            # the scheduler's thread generates
+            self.curve, target = in_passing_thread(partial(_load, settings, opened))
+            self._target, self.model = target, target.model
             self.texts = self.model.vocabulary.texts
             self.context_size, self.lanes, self.queue_size = (
                 target.context_size,

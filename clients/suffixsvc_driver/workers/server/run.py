@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -16,6 +17,7 @@ from suffixsvc.runtime.server_lifecycle import (
 )
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.llama.offload import Offload
+from suffixsvc_driver.targets.llama.passing_thread import in_passing_thread
 from suffixsvc_driver.workers.server.engine import DraftEngine
 from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
 
@@ -44,7 +46,8 @@ def serve_until_signal(
     """
     require_writable_ready_file(ready_file)
     with queued_log_output(), stop_signal() as wait_for_stop, ExitStack() as stack:
-        engine = DraftEngine(model, context, batch_width=worker.batch_width, offload=offload)
+        load = partial(DraftEngine, model, context, batch_width=worker.batch_width, offload=offload)
+        engine = in_passing_thread(load)  # the scheduler's thread drafts
         stack.callback(engine.close)
         server = DraftWorkerServer(engine, address, worker)
         if address.startswith("unix:"):
