@@ -3,9 +3,10 @@
 All lanes share one KV memory, so that one batch has tokens of all lanes, and a prompt shares the cells of
 another lane's equal prefix. The KV of an ended generation stays on its lane, until its owner moves it to main
 memory (:meth:`ParallelLlama.park`) or another prompt begins there
-(:mod:`~suffixsvc_driver.targets.prefix_store`). Results depend on the order of cells, and so on earlier operations of other lanes: the same
-operations from an empty memory on give the same bits (``exactness_parallel``); one of the generations alone
-gives the same tokens, except where rounding decides a near-tie.
+(:mod:`~suffixsvc_driver.targets.prefix_store`). Results depend on the order of cells, and so on earlier
+operations of other lanes: the same operations from an empty memory on give the same bits
+(``exactness_parallel``); one of the generations alone gives the same tokens, except where rounding decides a
+near-tie.
 
 Recurrent states are supported: llama.cpp computes lanes with drafts of different lengths one after the other,
 so that a shared batch is faster only if lanes add equally many tokens, as in plain steps.
@@ -115,7 +116,7 @@ class ParallelLlama(TargetBase):
                 self._empty(own.slot)
 
     def _store(self, slot: Slot) -> None:
-        """Store the KV of a slot in main memory, unless there is no space for it or an equal one is stored."""
+        """Store the KV of a slot in main memory, unless it is too long or a stored text begins with it."""
         tokens = tuple(slot.tokens)
         if len(tokens) > self._stored.capacity or self._stored.covers(slot.principal, tokens):
             return

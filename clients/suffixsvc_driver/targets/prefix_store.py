@@ -25,7 +25,7 @@ _MAX_ENTRIES: Final = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPrefix:
-    """The KV of one sequence: its owner, its tokens, the batches that computed them, and the serialised state."""
+    """The KV of one sequence: its owner, its tokens, the batches that computed them, the serialised state."""
 
     principal: str
     token_ids: tuple[int, ...]
@@ -75,8 +75,8 @@ class PrefixStore:
             self._entries.append(entry)
 
     def add(self, entry: StoredPrefix) -> None:
-        """Store a prefix of at most ``capacity`` tokens. It replaces those of its principal that it begins with,
-        but for a short rest."""
+        """Store a prefix of at most ``capacity`` tokens. It replaces those of its principal that it begins
+        with, but for a short rest."""
         for other in tuple(self._entries):
             if other.principal == entry.principal:
                 common = common_prefix(other.token_ids, entry.token_ids)

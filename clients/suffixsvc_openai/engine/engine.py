@@ -37,8 +37,8 @@ from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.llama.context_settings import ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.llama.offload import Offload
-from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar
 from suffixsvc_driver.targets.llama.passing_thread import in_passing_thread
+from suffixsvc_driver.targets.llama.structured_grammar import StructuredGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_openai.engine.attempts import RecentRequests
 from suffixsvc_openai.engine.calibrators import Calibrators

@@ -1,4 +1,4 @@
-"""KV of ended generations in the memory of the lanes: reused, shared, and dropped where cells are needed."""
+"""KV of ended generations: stored in main memory, restored, shared, and dropped beyond the capacity."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from suffixsvc.errors import ModelError
 from suffixsvc_driver.decode.generation import Request
 from suffixsvc_driver.sampling.settings import GREEDY
 from suffixsvc_driver.targets.parallel import ParallelLlama
@@ -29,6 +30,11 @@ def two(tiny_model: Path) -> Iterator[ParallelLlama]:
 
 def words(rng: np.random.Generator, count: int) -> list[int]:
     return [int(token) for token in rng.integers(0, 256, size=count)]
+
+
+def in_cells(found: RecordedRun) -> int:
+    """Tokens of a run whose KV was computed: all but the newest one of each."""
+    return sum(len(r.prompt_ids) + len(r.token_ids) - 1 for r in found.results)
 
 
 def run(
@@ -73,20 +79,61 @@ def test_agents_share_their_system_prompt(two: ParallelLlama) -> None:
     assert other.results[0].prefill.reused == 0
 
 
-def test_where_cells_are_needed_the_oldest_prefix_is_dropped(tiny_model: Path) -> None:
-    """Ten prompts that each fill a lane, on two lanes: no generation fails, and each is right."""
-    with ParallelLlama(tiny_model, replace(TWO, context_size=256)) as target:
+def test_beyond_the_capacity_the_oldest_prefix_is_dropped(tiny_model: Path) -> None:
+    """Ten prompts that each fill a lane, on two lanes: each is right."""
+    with ParallelLlama(tiny_model, replace(TWO, context_size=256, prefix_tokens=800)) as target:
         rng = np.random.default_rng(7)
         prompts = [words(rng, 220) for _ in range(10)]
         found = run(target, prompts, tokens=30)
         expected = alone(target, prompts, [30] * 10, GREEDY)
         assert [r.token_ids for r in found.results] == [r.token_ids for r in expected]
         assert check_parallel(target, found).ok
-        used, size = target.kv_use
-        assert used <= size == 512
-        # the newest ones are still there
-        assert run(target, [prompts[-1]], tokens=1).results[0].prefill.reused == 219
-        assert run(target, [prompts[0]], tokens=1).results[0].prefill.reused == 0
+        # two are on the lanes, and three more fit
+        reused = [run(target, [prompts[i]], tokens=1).results[0].prefill.reused for i in (6, 0)]
+        assert reused == [219, 0]
+
+
+def test_only_running_generations_are_in_the_cells(two: ParallelLlama) -> None:
+    """What a lane held before is in main memory once another lane begins."""
+    two.forget()
+    rng = np.random.default_rng(10)
+    first = [words(rng, 60), words(rng, 70)]
+    for texts in (first, [words(rng, 40)]):
+        found = run(two, texts)
+        assert two.kv_use[0] == in_cells(found)
+    again = run(two, [[*text, 1] for text in first])
+    assert [r.prefill.reused for r in again.results] == [60, 70]
+
+
+@pytest.mark.parametrize("fails", ["save_state", "load_state"])
+def test_a_state_that_llama_cpp_refuses_is_computed_again(
+    two: ParallelLlama, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object, **_options: object) -> None:
+        raise ModelError("refused")
+
+    two.forget()
+    rng = np.random.default_rng(11)
+    text, stranger = words(rng, 60), words(rng, 50)
+    [expected] = run(two, [text]).results
+    monkeypatch.setattr(two.context, fails, refuse)
+    run(two, [stranger, stranger])
+    [again] = run(two, [text]).results
+    assert again.token_ids == expected.token_ids
+    assert again.prefill.reused == 0
+    assert two.kv_use[0] == 60 - 1 + len(again.token_ids)
+
+
+def test_without_a_store_a_lane_keeps_its_own_text(tiny_model: Path) -> None:
+    with ParallelLlama(tiny_model, replace(TWO, prefix_tokens=0)) as target:
+        rng = np.random.default_rng(12)
+        texts = [words(rng, 60) for _ in range(2)]
+        run(target, texts)
+        for text in texts:
+            assert run(target, [[*text, 1]], tokens=1).results[0].prefill.reused == 60
+        assert target.kv_use[0] > 2 * 60
+        run(target, [words(rng, 60)])
+        assert run(target, [[*texts[0], 1]], tokens=1).results[0].prefill.reused == 0
 
 
 @pytest.mark.parametrize("kind", ["llama", "moe", "gemma"])
@@ -113,7 +160,6 @@ def test_recurrent_models_keep_the_states_of_their_lanes(kind: str, tmp_path: Pa
 
 
 def test_a_prompt_that_is_computed_whole_leaves_the_kv_of_its_prefix(two: ParallelLlama) -> None:
-    """It takes the sequence that is least recently used, as a prompt without a common prefix does."""
     two.forget()
     rng = np.random.default_rng(31)
     text = words(rng, 200)
