@@ -95,8 +95,8 @@ def test_a_worker_that_is_lost_costs_no_answer(
     drafted: OpenAIServer, harm: Callable[[ChildProcess], None]
 ) -> None:
     """On every lane a stream is under way; all end with the right text, and so do later ones."""
-    texts = stream_on_every_lane(drafted, 1500, lambda: harm(worker_of(drafted)))
-    assert texts == [cycle_text("b", 1500)] * LANES
+    texts = stream_on_every_lane(drafted, 700, lambda: harm(worker_of(drafted)))
+    assert texts == [cycle_text("b", 700)] * LANES
     with client_of(drafted) as client:
         for _ in range(3):
             answer = complete(client)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
-import subprocess
-import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 import openai
+import suffixsvc_cli as cli
 from support.openai_process import client_at, process_of
 from support.openai_serving import cycle_text, namespaces
 from support.serving import PATIENCE_S, eventually
@@ -54,6 +55,10 @@ def test_a_signal_waits_for_running_answers_and_stores_them(cycle: Path, tmp_pat
         assert process.wait(PATIENCE_S) == 0
         assert not (tmp_path / "ready.json").exists()
     assert list(namespaces(data).values()) == [1]
+    logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert all(line["timestamp"] for line in logged)
+    statuses = [line["status"] for line in logged if line["event"] == "request"]
+    assert sorted(statuses) == [200, 503]
 
 
 def test_after_the_grace_period_answers_are_cancelled_and_stored(cycle: Path, tmp_path: Path) -> None:
@@ -92,13 +97,20 @@ def test_after_the_grace_period_answers_are_cancelled_and_stored(cycle: Path, tm
         (("--settings", "sampling.toml"), "the settings file must not have a table sampling"),
     ],
 )
-def test_invalid_options_are_one_line(cycle: Path, tmp_path: Path, options: Any, message: str) -> None:
-    (tmp_path / "sampling.toml").write_text("[sampling]\ntemperature = 1.0\n")
-    command = [sys.executable, "-m", "suffixsvc_cli", "openai", str(cycle), *options]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert ran.returncode == 2
-    assert message in ran.stderr
-    assert ran.stderr.count("\n") == 1
+def test_invalid_options_are_one_line(
+    cycle: Path,
+    tmp_path: Path,
+    options: Sequence[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sampling.toml").write_text("[sampling]\ntemperature = 1.0\n")
+    assert cli.main(["openai", str(cycle), *options]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
 
 
 def test_options_reach_the_context_and_the_draft_worker(cycle: Path, tmp_path: Path) -> None:

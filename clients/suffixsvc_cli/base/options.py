@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,6 +17,20 @@ Data = Annotated[Path | None, typer.Option(help="Alternatively: a data folder th
 INSECURE_NETWORK: Final = (
     "Allow listening on addresses that other machines can reach, without authentication or encryption."
 )
+
+#: help of --log-format
+LOG_FORMAT: Final = (
+    "auto: console on a terminal, json elsewhere. If more than 1,000 lines wait for the reader of stderr, "
+    "further ones are dropped and counted in a later line."
+)
+
+
+class LogStyle(StrEnum):
+    """Format of log lines."""
+
+    auto = "auto"
+    console = "console"
+    json = "json"
 
 
 def require_one_store(server: str | None, data: Path | None) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from suffixsvc.verb_options import argument, option, with_options
+from suffixsvc_cli.base.options import LOG_FORMAT, LogStyle
 from suffixsvc_models.load_options import LoadOptions
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class OpenAIOptions(LoadOptions):
     grace_seconds: float = option(
         30.0, min=0.0, help="Seconds that running answers have to end after SIGTERM."
     )
+    log_format: LogStyle = option(LogStyle.auto, help=LOG_FORMAT)
     ready_file: Path | None = option(
         None,
         help="File that is written when the server answers, with address and pid as JSON; removed at the "
@@ -99,6 +101,7 @@ def openai(options: OpenAIOptions) -> None:
     # imported here so that --help is fast
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc.service.listeners.listen import TcpAddress, parse_address
+    from suffixsvc.service.logs import configure_logs
     from suffixsvc_openai.app.http.keys import read_keys
     from suffixsvc_openai.app.run import ServerSettings, serve_until_signal
 
@@ -113,6 +116,7 @@ def openai(options: OpenAIOptions) -> None:
             "--data and --cache must not be given together: outputs are stored in one place"
         )
     keys = read_keys(options.api_keys)
+    configure_logs(options.log_format.value)
     engine = engine_settings(options)
     serve_until_signal(
         ServerSettings(

@@ -5,27 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.verb_options import option, with_options
-from suffixsvc_cli.base.options import INSECURE_NETWORK
+from suffixsvc_cli.base.options import INSECURE_NETWORK, LOG_FORMAT, LogStyle
 
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
 
 _LIMITS: Final = Limits()
-
-
-class LogStyle(StrEnum):
-    """Format of log lines."""
-
-    auto = "auto"
-    console = "console"
-    json = "json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +35,7 @@ class ServeOptions:
         help="File that is written when the service answers, with addresses and pid as JSON; removed at the "
         "end.",
     )
-    log_format: LogStyle = option(
-        LogStyle.auto,
-        help="auto: console on a terminal, json elsewhere. If more than 1,000 lines wait for the reader of "
-        "stderr, further ones are dropped and counted in a later line.",
-    )
+    log_format: LogStyle = option(LogStyle.auto, help=LOG_FORMAT)
     verbose: bool = option(False, "--verbose", "-v", help="Log at debug level.")
     max_sessions: int | None = option(
         None, help="Maximum open sessions.", show_default=str(_LIMITS.max_sessions)
