@@ -47,7 +47,7 @@ class OpenAIOptions(LoadOptions):
         min=0,
         metavar="TOKENS",
         help="Tokens of ended answers and their prompts whose KV is stored in main memory for later prompts.",
-        show_default="--parallel times --context",
+        show_default="--parallel times --context; 0 with KV on GPUs",
     )
     threads: int | None = option(None, min=1, help="Threads.", show_default="one per physical core")
     flash_attention: bool | None = option(
@@ -166,12 +166,14 @@ def engine_settings(options: OpenAIOptions) -> EngineSettings:
     known = min(_CONTEXT, trained) if isinstance(trained, int) and trained > 0 else _CONTEXT
     context = target.context_settings(threads=usable_cores(), context_size=known, slots=options.parallel)
     width = _WIDTH if options.settings_file is None else target.max_width
+    offload = target.offload()
+    # a GPU copies scattered cells one by one, and computes them again in little more time
+    on_gpu = offload.gpu_layers != 0 and offload.kv_offload
+    prefix_tokens = 0 if on_gpu else options.parallel * context.context_size
     context = replace(
         context,
         max_width=max(width, _WIDTH_PER_LANE * options.parallel),
-        prefix_tokens=options.parallel * context.context_size
-        if options.prefix_tokens is None
-        else options.prefix_tokens,
+        prefix_tokens=prefix_tokens if options.prefix_tokens is None else options.prefix_tokens,
     )
     process = DraftProcess(
         context.threads,
@@ -180,7 +182,7 @@ def engine_settings(options: OpenAIOptions) -> EngineSettings:
         _STREAMS_PER_LANE * options.parallel,
         1,  # the lanes query it one after another
         options.kv_type,
-        target.offload(),
+        offload,
     )
     return EngineSettings(
         path,
@@ -192,6 +194,6 @@ def engine_settings(options: OpenAIOptions) -> EngineSettings:
         DraftingSettings(
             settings.prompt_lookup, settings.suffix, settings.draft_model, options.draft, process
         ),
-        target.offload(),
+        offload,
         target.experts_used,
     )

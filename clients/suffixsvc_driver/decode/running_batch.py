@@ -214,8 +214,8 @@ class RunningBatch:
             if not filling.begun:
                 # late, so that prefixes shared with earlier prompts are already computed
                 prompt, principal = filling.prompt, filling.principal
-                self._target.park(self._free)
                 running.reused = self._target.begin(lane, prompt, principal, fresh=filling.fresh)
+                self._target.park(self._free)
                 filling.begun = True
             self._compute_prompt(running)
             running.prefill_seconds += self._clock() - before

@@ -172,7 +172,7 @@ class ParallelTarget(TargetShape, Protocol):
 
     def park(self, lanes: Iterable[int]) -> None:
         """Take the KV of these lanes, which have no generation, out of the memory that all lanes share, where
-        it slows down their steps; later prompts reuse it. :meth:`begin` must follow on each of them."""
+        it slows down their steps; later prompts reuse it. May do nothing."""
 
     def prefill(self, lane: int) -> int:
         """Compute one batch of the lane's missing prompt tokens; return how many are missing then, the last

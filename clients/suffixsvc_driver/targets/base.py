@@ -86,10 +86,9 @@ class TargetBase(ClosedOnExit):
 
     @property
     def kv_use(self) -> tuple[int, int]:
-        """Tokens in the KV, and how many fit. A prefix that sequences share counts in each of them, up to
-        what fits. Thread-safe: the first number may be of a moment within a step."""
-        size = self.settings.slots * self.context_size
-        return min(size, sum(len(slot.tokens) for slot in self._cache.slots)), size
+        """Tokens in the KV, and how many fit. A prefix that sequences share counts in each of them.
+        Thread-safe: the first number may be of a moment within a step."""
+        return sum(len(slot.tokens) for slot in self._cache.slots), self.settings.slots * self.context_size
 
     def close(self) -> None:
         """Free the context, and the model if it was loaded here. Idempotent."""

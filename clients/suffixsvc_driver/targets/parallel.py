@@ -28,7 +28,7 @@ from suffixsvc_driver.targets.base import TargetBase
 from suffixsvc_driver.targets.llama.context import MAX_SEQUENCES, ContextSettings
 from suffixsvc_driver.targets.llama.model import LlamaModel, check_prompt
 from suffixsvc_driver.targets.prefix_store import PrefixStore, StoredPrefix
-from suffixsvc_driver.targets.slots import CHEAP_TAIL, Slot
+from suffixsvc_driver.targets.slots import CHEAP_TAIL, Placement, Slot
 
 _log = structlog.get_logger(__name__)
 
@@ -80,52 +80,68 @@ class ParallelLlama(TargetBase):
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
         placement = self._cache.place(prompt, free, principal)
-        return placement.source.index if placement.source.index in free else placement.slot.index
+        source = placement.source
+        # what the prompt does not continue is stored, if it fits
+        return source.index if source.index in free and self._fits(source) else placement.slot.index
 
     def missing(self, lane: int, prompt_ids: Sequence[int], principal: str = "") -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
-        stored, _ = self._stored.longest(prompt_ids, principal)
-        return len(prompt_ids) - 1 - max(stored, self._cache.place(prompt_ids, (lane,), principal).keep)
+        placement, length, _ = self._prefix(lane, prompt_ids, principal)
+        return len(prompt_ids) - 1 - max(placement.keep, length)
+
+    def _prefix(
+        self, lane: int, prompt: Sequence[int], principal: str
+    ) -> tuple[Placement, int, StoredPrefix | None]:
+        """Return the best prefix of a prompt in the KV cache; and if a stored one is so much longer that
+        restoring it pays, its length and itself, else 0 and None."""
+        placement = self._cache.place(prompt, (lane,), principal)
+        length, stored = self._stored.longest(prompt, principal)
+        return (placement, length, stored) if length > placement.keep + CHEAP_TAIL else (placement, 0, None)
 
     def begin(self, lane: int, prompt_ids: TokenIds, principal: str = "", *, fresh: bool = False) -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
         own = self._lanes[lane]
-        placement = self._cache.place(prompt, (lane,), principal)
-        length, stored = (0, None) if fresh else self._stored.longest(prompt, principal)
-        restored = stored if length > placement.keep else None
-        stays = 0 if fresh or restored or placement.source is not own.slot else placement.keep
+        placement, _, stored = self._prefix(lane, prompt, principal)
+        stored = None if fresh else stored
+        stays = 0 if fresh or stored or placement.source is not own.slot else placement.keep
         own.release()
         if len(own.slot.tokens) - stays > (CHEAP_TAIL if stays else 0):
             self._store(own.slot)
-        if restored is not None:
-            self._restore(own.slot, restored)
+        if stored is not None:
+            self._restore(own.slot, stored)
         keep = self._place(own, prompt, (lane,), principal, fresh=fresh)
         self._missing[lane] = prompt[keep:-1]
         return keep
 
     def park(self, lanes: Iterable[int]) -> None:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
-        if not self._stored.capacity:
-            return
         for lane in lanes:
             own = self._lanes[lane]
-            if own.slot.tokens:
+            if own.slot.tokens and self._store(own.slot):
                 own.release()
-                self._store(own.slot)
                 self._empty(own.slot)
 
-    def _store(self, slot: Slot) -> None:
-        """Store the KV of a slot in main memory, unless it is too long or a stored text begins with it."""
+    def _fits(self, slot: Slot) -> bool:
+        """Whether the slot's text may be stored."""
+        return len(slot.tokens) <= self._stored.capacity
+
+    def _store(self, slot: Slot) -> bool:
+        """Store the KV of a slot in main memory; return whether its text is stored now."""
         tokens = tuple(slot.tokens)
-        if len(tokens) > self._stored.capacity or self._stored.covers(slot.principal, tokens):
-            return
+        if not self._fits(slot):
+            return False
+        if self._stored.covers(slot.principal, tokens):
+            return True
         try:
             state = self.context.save_state(slot.index, whole=True)
         except (ModelError, MemoryError) as err:
             _log.warning("the KV of a text could not be stored", tokens=len(tokens), reason=str(err))
-            return
-        self._stored.add(StoredPrefix(slot.principal, tokens, tuple(slot.history), state))
+            return False
+        window = self.model.window  # the state of layers with one is that of its tokens
+        shortest = len(tokens) if 0 < window < len(tokens) or self.context.oldest(slot.index) > 0 else 0
+        self._stored.add(StoredPrefix(slot.principal, tokens, state, shortest))
+        return True
 
     def _restore(self, slot: Slot, stored: StoredPrefix) -> None:
         """Load a stored prefix into a slot; the slot is empty if llama.cpp refuses it."""
@@ -135,11 +151,11 @@ class ParallelLlama(TargetBase):
             self.context.load_state(slot.index, stored.state, whole=True)
         except ModelError as err:
             _log.warning("stored KV could not be restored", tokens=len(stored.token_ids), reason=str(err))
+            self._stored.drop(stored)
             self.context.cut(slot.index, 0)
             return
         slot.principal = stored.principal
         slot.tokens.extend(stored.token_ids)
-        slot.history.extend(stored.history)
 
     def _empty(self, slot: Slot) -> None:
         self.context.cut(slot.index, 0)

@@ -122,7 +122,11 @@ class Metrics:
         for name, text, value in (
             ("num_requests_running", "Answers on lanes.", lambda: engine.load.running),
             ("num_requests_waiting", "Answers that wait for a lane.", lambda: engine.load.waiting),
-            ("kv_cache_usage_perc", "Part of the KV cache in use, 0 to 1.", kv_use),
+            (
+                "kv_cache_usage_perc",
+                "Part of the KV cache in use, 0 to 1; free lanes keep their text.",
+                kv_use,
+            ),
         ):
             gauge = Gauge(f"{_PREFIX}:{name}", text, _LABELS, registry=self._registry)
             gauge.labels(*self._labels).set_function(value)
