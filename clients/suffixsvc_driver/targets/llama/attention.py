@@ -12,11 +12,11 @@ the width anyway. SmolLM2 at Q4_1 is of the first kind (0 flips in 601 tokens wi
 Qwen2.5-Coder-1.5B at Q4_K_M of the second (4 in 288, 2 in 288).
 
 A quantised KV cache requires it, and so does KV memory that several generations share: attention without it
-reads the cells of all sequences. Qwen2.5-Coder-0.5B after 600 tokens: 6,144 cells of
-others make a plain step 2.2 times slower without it, 1.17 with it (1.14 with 13,312). The order in which it
-sums does not depend on where a text's cells are, as long as they are in the order of the text and one thread
-computes them. Not for KV of type f32, whose kernel is slow: a tiny model after 1,400 tokens, 3.1 ms a step
-with it, 0.33 without; with f16 0.35 and 0.27.
+reads the cells of all sequences. Qwen2.5-Coder-0.5B after 600 tokens: 6,144 cells of others make a plain step
+2.2 times slower without it, 1.17 with it (1.14 with 13,312). The order in which it sums does not depend on
+where a text's cells are, as long as they are in the order of the text and one thread computes them. Not for
+KV of type f32, whose kernel is slow: a tiny model after 1,400 tokens, 3.1 ms a step with it, 0.33 without;
+with f16 0.35 and 0.27.
 
 With layers on a GPU llama.cpp chooses if the rounding depends on the width: the costs above are those of a
 CPU.
