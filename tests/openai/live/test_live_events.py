@@ -102,7 +102,8 @@ def test_numbers_agree_with_the_metrics_of_the_answers(fresh: OpenAIServer) -> N
     assert sum(numbers["sources"].values()) == 80
     assert (numbers["running"], numbers["waiting"], numbers["failed"]) == (0, 0, 0)
     used, fits = numbers["kv"]
-    assert (fits, 80 < used <= 90) == (LANES * CONTEXT, True)
+    # of the newer answer; the older one is in main memory
+    assert (fits, 40 < used <= 45) == (LANES * CONTEXT, True)
     assert all(seconds > 0 and plain > 0 for _, seconds, plain in viewer.seconds.values())
     assert viewer.stored is not None
     [[name, outputs, tokens, held]] = viewer.stored
