@@ -32,6 +32,8 @@ from support.stale_cost import (
 #: steps after which the effect must be gone, and the tolerance
 LEARNED, NOTHING = 30, 1.02
 SEEDS = (1, 2, 3)
+#: shapes of curves for tests of many runs
+MOST_DIFFERENT = ("1.5B on 2 threads", "0.5B on 1 thread", "GPU")
 #: number of runs: runs of a few hundred steps differ by 4 % by chance, because the rate of a generation so
 #: far is part of its decisions
 MOST_SEEDS = 16
@@ -79,7 +81,7 @@ def test_a_wrong_unit_has_no_effect_after_thirty_steps(workload: str) -> None:
     changed. Every relative cost was too low, and only the widths in use were corrected: up to 27 % slower
     than with the right curve, and slower than no drafts at all. Now every step corrects all costs."""
     # in one test, as the runs with the right curve are the same
-    for shape, wrong in itertools.product(SHAPES, WRONG):
+    for shape, wrong in itertools.product(MOST_DIFFERENT, WRONG):
         ratios: list[float] = []
         for seed in range(1, MOST_SEEDS + 1):
             steps = with_wrong_curve(shape, workload, wrong, seed)
@@ -111,7 +113,7 @@ def test_independent_changes_of_memory_and_arithmetic_have_no_effect_after_thirt
     """This happens on a shared machine, where load on memory and load on the cores change independently. A
     curve of ratios is then wrong in every width, by different factors."""
     found = []
-    for shape in ("1.5B on 2 threads", "0.5B on 1 thread", "GPU"):
+    for shape in MOST_DIFFERENT:
         truth = in_parts(SHAPES[shape], memory, arithmetic, overlap)
         for workload in ("hot", "middling", "mixed"):
             for seed in SEEDS[:2]:
