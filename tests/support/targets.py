@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from suffixsvc_driver.decode.exactness import Exactness
 from suffixsvc_driver.decode.loop import Result, generate
@@ -62,3 +62,11 @@ def nearly_no_flips(report: Exactness) -> bool:
     """As :func:`same_texts`, of a report of the exactness checks."""
     sizes = [flip.gap if flip.distance is None else flip.distance for flip in report.flips]
     return len(sizes) <= 1 and all(size <= _NOISE for size in sizes)
+
+
+def shared_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix, token by token."""
+    n = 0
+    while n < min(len(a), len(b)) and a[n] == b[n]:
+        n += 1
+    return n

@@ -24,7 +24,7 @@ from suffixsvc_driver.targets.llama.grammar import LlamaGrammar
 from suffixsvc_driver.targets.llama.model import LlamaModel, check_ids
 from suffixsvc_driver.targets.llama.structured_compiler import GrammarCompiler
 from suffixsvc_driver.targets.rollback import detect_rollback
-from suffixsvc_driver.targets.slots import Placement, SlotCache
+from suffixsvc_driver.targets.slots import Placement, Slot, SlotCache
 
 #: compiled grammars in the cache; agents use the same few repeatedly
 _GRAMMARS: Final = 8
@@ -136,9 +136,12 @@ class TargetBase(ClosedOnExit):
             lane.release()
             lane.begin(own, NO_TOKEN)
         for slot in self._cache.slots:
-            self.context.cut(slot.index, 0)
-            slot.truncate(0)
+            self._empty(slot)
             slot.last_used, slot.principal = 0, ""
+
+    def _empty(self, slot: Slot) -> None:
+        self.context.cut(slot.index, 0)
+        slot.truncate(0)
 
     def _place(
         self,

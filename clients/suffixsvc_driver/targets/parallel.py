@@ -162,10 +162,6 @@ class ParallelLlama(TargetBase):
         slot.principal = stored.principal
         slot.tokens.extend(stored.token_ids)
 
-    def _empty(self, slot: Slot) -> None:
-        self.context.cut(slot.index, 0)
-        slot.truncate(0)
-
     def prefill(self, lane: int) -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from suffixsvc.errors import ModelNotFoundError
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.llama.passing_thread import in_passing_thread
 from suffixsvc_driver.targets.parallel import ParallelLlama
-from support.serving import PATIENCE_S
+from support.serving import eventually
 
 
 def threads() -> set[str]:
@@ -38,10 +37,8 @@ def test_no_thread_remains(tiny_model: Path) -> None:
 
     with in_passing_thread(load):
         assert len(during[0] - before) >= 1
-        deadline = time.monotonic() + PATIENCE_S
-        while not threads() <= before:  # they end a moment after they were told to
-            assert time.monotonic() < deadline, threads() - before
-            time.sleep(0.01)
+        # they end a moment after they were told to
+        eventually(lambda: threads() <= before, "the threads of the load have ended")
 
 
 def test_errors_are_raised(tmp_path: Path) -> None:

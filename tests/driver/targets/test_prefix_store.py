@@ -8,6 +8,7 @@ import random
 import pytest
 
 from suffixsvc_driver.targets.prefix_store import PrefixStore, StoredPrefix
+from support.targets import shared_prefix
 
 #: tokens after a common beginning that are not worth an entry of their own
 TAIL = 32
@@ -15,13 +16,6 @@ TAIL = 32
 
 def entry(principal: str, tokens: tuple[int, ...], *, whole: bool = False) -> StoredPrefix:
     return StoredPrefix(principal, tokens, (ctypes.c_uint8 * 1)(), len(tokens) if whole else 0)
-
-
-def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    n = 0
-    while n < min(len(a), len(b)) and a[n] == b[n]:
-        n += 1
-    return n
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -50,7 +44,9 @@ def test_entries_are_those_of_brute_force(seed: int, whole: bool) -> None:
             continue
 
         prompt = [*text, rng.choice((1, 2))]
-        lengths = [common(t, text) for w, t in held if w == owner and serves(t, common(t, text))]
+        lengths = [
+            shared_prefix(t, text) for w, t in held if w == owner and serves(t, shared_prefix(t, text))
+        ]
         length, best = store.longest(prompt, owner)
         assert length == max(lengths, default=0)
         assert (best is None) == (length == 0)
@@ -63,7 +59,7 @@ def test_entries_are_those_of_brute_force(seed: int, whole: bool) -> None:
             at = max(
                 i
                 for i, (w, t) in enumerate(held)
-                if w == owner and common(t, text) >= length and serves(t, common(t, text))
+                if w == owner and shared_prefix(t, text) >= length and serves(t, shared_prefix(t, text))
             )
             assert held[at] == (best.principal, best.token_ids)
             held.append(held.pop(at))
@@ -80,7 +76,7 @@ def test_entries_are_those_of_brute_force(seed: int, whole: bool) -> None:
             continue
         store.add(entry(owner, text, whole=whole))
         for each in tuple(held):
-            shared = common(each[1], text)
+            shared = shared_prefix(each[1], text)
             if each[0] != owner or not serves(text, shared):
                 continue
             if len(each[1]) - shared <= min(TAIL, shared):

@@ -19,13 +19,7 @@ from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.targets.slots import SlotCache
 from support.parallel_runs import CARELESS, LANES
-
-
-def shared_prefix(a: list[int], b: list[int]) -> int:
-    n = 0
-    while n < min(len(a), len(b)) and a[n] == b[n]:
-        n += 1
-    return n
+from support.targets import shared_prefix
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["cut", "whole"])
