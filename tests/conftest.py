@@ -40,11 +40,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return 1 if cores == 1 else min(2 * cores, _MOST_WORKERS)
 
 
+# Each worker compiles and imports the modules of all tests, which creates millions of objects and hardly any
+# cycle: collecting garbage meanwhile takes a quarter of that time.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Exempt what is alive from garbage collection: each worker imports the modules of all tests, and every
-    full collection would traverse them."""
-    gc.collect()
+    """Collect garbage again, except what is alive by now: every full collection would traverse it."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
