@@ -230,6 +230,56 @@ class Draft:
         )
 
 
+class ListedDraft(Draft):
+    """A draft of the core: lists, which a driver reads faster than arrays as short; arrays on request.
+
+    Attributes:
+        lists: the five fields of :class:`Draft`, in their order.
+    """
+
+    __slots__ = ("lists",)
+
+    lists: tuple[list[int], list[int], list[float], list[int], list[int]]
+
+    def __init__(
+        self,
+        token_ids: list[int],
+        parents: list[int],
+        probs: list[float],
+        sources: list[int],
+        match_lens: list[int],
+    ) -> None:
+        object.__setattr__(self, "lists", (token_ids, parents, probs, sources, match_lens))
+
+    def __len__(self) -> int:
+        return len(self.lists[0])
+
+    @property
+    def token_ids(self) -> TokenArray:
+        """int32[n]."""
+        return np.array(self.lists[0], np.int32)
+
+    @property
+    def parents(self) -> TokenArray:
+        """int32[n]."""
+        return np.array(self.lists[1], np.int32)
+
+    @property
+    def probs(self) -> FloatArray:
+        """float32[n]."""
+        return np.array(self.lists[2], np.float32)
+
+    @property
+    def sources(self) -> npt.NDArray[np.uint8]:
+        """uint8[n]."""
+        return np.array(self.lists[3], np.uint8)
+
+    @property
+    def match_lens(self) -> TokenArray:
+        """int32[n]."""
+        return np.array(self.lists[4], np.int32)
+
+
 _EMPTY = Draft.chain([], [], DraftSource.NONE)
 _UNANSWERED = Draft.chain([], [], DraftSource.NONE)
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.errors import MissingExtraError
-from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
+from suffixsvc.types import Draft, DraftSource, ListedDraft, TokenIds, VerifyCost
 from suffixsvc.values import as_cost_curve, as_token_array
 
 try:
@@ -20,6 +20,7 @@ try:
         DraftBounds,
         FramedConnection,
         Index,
+        KalmanFilter,
         Learner,
         Refusal,
         Session,
@@ -39,6 +40,7 @@ __all__ = [
     "DraftBounds",
     "FramedConnection",
     "Index",
+    "KalmanFilter",
     "Learner",
     "PromptLookup",
     "Refusal",
@@ -84,7 +86,7 @@ def draft_from(
 ) -> Draft:
     """Draft from a native session; ``names`` maps its source numbers to DraftSource."""
     columns = session.draft(max_tokens, curve, tree, names, bounds or DraftBounds())
-    return Draft.empty() if columns is None else Draft(*columns)
+    return Draft.empty() if columns is None else ListedDraft(*columns)
 
 
 class PromptLookup:

@@ -20,6 +20,7 @@ from suffixsvc.index.hot_index import require_ngram_length
 from suffixsvc.index.namespace import NamespaceIndex
 from suffixsvc.index.pending_commit import Commit, PendingCommit
 from suffixsvc.index.session_calls import (
+    KnownCurves,
     as_feedback,
     as_position,
     closed_error,
@@ -32,7 +33,17 @@ from suffixsvc.index.session_calls import (
 from suffixsvc.index.session_output import continues, output_of, output_runs
 from suffixsvc.index.texts import next_writer
 from suffixsvc.runtime.signal_guard import uninterrupted
-from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
+from suffixsvc.types import (
+    Draft,
+    Labels,
+    ListedDraft,
+    NewOutput,
+    OutputId,
+    TokenArray,
+    TokenIds,
+    Verified,
+    VerifyCost,
+)
 from suffixsvc.values import as_cost_curve, as_token_array
 
 log = structlog.get_logger(__name__)
@@ -71,6 +82,7 @@ class Session:
         self._limits = limits
         #: most tokens of a decode step: a whole draft and one more token
         self._decode_step_tokens = limits.max_draft_tokens + 1
+        self._curves = KnownCurves()
         self._on_close = on_close
         self._admit = admit
         self._lock = threading.Lock()
@@ -131,20 +143,28 @@ class Session:
             AppendConflict: ``at`` overlaps tokens that differ; AppendGap: it leaves tokens out.
             SessionClosedError, LimitExceededError.
         """
-        tokens = as_token_array(new_token_ids, "new_token_ids", checked=False)
-        params = draft_params(max_draft_tokens, verify_cost, tree, self._limits.max_draft_tokens)
+        params = draft_params(
+            max_draft_tokens, verify_cost, tree, self._limits.max_draft_tokens, self._curves
+        )
         sent, accepted = (0, 0) if verified is None else as_feedback(verified)
         position = -1 if at is None else as_position(at)
+        arguments = position, *params, sent, accepted, core.WIRE_SOURCES
+        tokens: list[int] | TokenArray
+        if type(new_token_ids) is list and len(new_token_ids) <= self._decode_step_tokens:
+            tokens = new_token_ids  # the core checks a short list faster than numpy makes an array of it
+        else:
+            tokens = as_token_array(new_token_ids, "new_token_ids", checked=False)
         if len(tokens) <= self._decode_step_tokens:
-            found = self._stepper.step(tokens, position, *params, sent, accepted, core.WIRE_SOURCES)
+            found = self._stepper.step(tokens, *arguments)
         else:
             with self.admit_step(len(tokens)):
-                found = self._stepper.step(tokens, position, *params, sent, accepted, core.WIRE_SOURCES)
+                found = self._stepper.step(tokens, *arguments)
         if found is None:
             return Draft.empty()
         if isinstance(found, core.Refusal):
-            raise refusal_error(found, at, tokens.tobytes(), self._limits.max_session_tokens)
-        return Draft(*found)
+            token_bytes = as_token_array(tokens, "new_token_ids", checked=False).tobytes()
+            raise refusal_error(found, at, token_bytes, self._limits.max_session_tokens)
+        return ListedDraft(*found)
 
     def append_context(self, token_ids: TokenIds) -> None:
         """Append tokens that the model did not write: tool results, the next user turn.
@@ -182,12 +202,14 @@ class Session:
             What :meth:`step` raises.
         """
         tokens = as_token_array(context, "context", checked=False)
-        params = draft_params(max_draft_tokens, verify_cost, tree, self._limits.max_draft_tokens)
+        params = draft_params(
+            max_draft_tokens, verify_cost, tree, self._limits.max_draft_tokens, self._curves
+        )
         found = self._stepper.draft_after(tokens, *params, bounds or core.DraftBounds(), core.WIRE_SOURCES)
         if found is None:
             return Draft.empty()
         if not isinstance(found, core.Refusal):
-            return Draft(*found)
+            return ListedDraft(*found)
         if found.status != core.StepStatus.CONTEXT_MISMATCH:
             raise refusal_error(found, None, b"", self._limits.max_session_tokens)
         tokens = as_token_array(tokens, "context")

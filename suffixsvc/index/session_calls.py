@@ -24,8 +24,27 @@ _CACHED: Final = 1 << 12
 MAX_POSITION: Final = 1 << 62
 
 
+class KnownCurves:
+    """Native curves of the cost that a session was last asked with, by length of the draft. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: tuple[VerifyCost | None, dict[int, core.Curve]] = None, {}  # replaced whole
+
+    def native(self, cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
+        """:func:`native_curve`; an array that cannot be written to is converted once."""
+        known, curves = self._known
+        if cost is not known:
+            if type(cost) is not np.ndarray or cost.flags.writeable or cost.base is not None:
+                return native_curve(cost, max_draft_tokens)
+            self._known = _, curves = cost, {}
+        curve = curves.get(max_draft_tokens)
+        if curve is None:
+            curve = curves[max_draft_tokens] = native_curve(cost, max_draft_tokens)
+        return curve
+
+
 def draft_params(
-    max_draft_tokens: int, cost: VerifyCost, tree: bool | str, limit: int
+    max_draft_tokens: int, cost: VerifyCost, tree: bool | str, limit: int, curves: KnownCurves
 ) -> tuple[int, core.Curve, bool]:
     """Parameters of a draft: its length, at most ``limit``, its cost curve, and whether it is a tree.
 
@@ -33,7 +52,7 @@ def draft_params(
         InvalidCostError, InvalidInputError.
     """
     width = min(as_int("max_draft_tokens", max_draft_tokens, 0), limit)
-    curve, mode = native_curve(cost, width), as_tree(tree)
+    curve, mode = curves.native(cost, width), as_tree(tree)
     return width, curve, mode if type(mode) is bool else curve.trees_pay()
 
 

@@ -45,7 +45,7 @@ def sealed(folder: Path, name: str, texts: dict[int, list[int]]) -> Segment:
 
 def draft(session: Session, n: int = 4) -> tuple[list[int], list[int]]:
     columns = session.draft(n, np.ones(n + 1), False, NUMBERS)
-    return ([], []) if columns is None else (columns[0].tolist(), columns[3].tolist())
+    return ([], []) if columns is None else (columns[0], columns[3])
 
 
 def test_drafts_come_from_segments_of_every_namespace_read(folder: Path) -> None:

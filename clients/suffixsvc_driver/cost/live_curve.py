@@ -97,6 +97,8 @@ class LiveCurve:
     """
 
     def __init__(self, curve: CostCurve, uncertainty: float = STORED) -> None:
+        from suffixsvc.core import KalmanFilter  # noqa: PLC0415 - adapters import the driver without the core
+
         self.curve = curve
         unit = curve.seconds_per_step
         costs = np.maximum(np.array(curve.costs[1:]), 1e-6)
@@ -106,17 +108,11 @@ class LiveCurve:
         #: index of the state of each width
         self._state_of = [_state_index(width) for width in range(1, curve.max_width + 1)]
         self._states = np.array(self._state_of)
-        self._prior = _covariance(costs, self._states)
-        self._variance: _Floats = uncertainty * uncertainty * self._prior
-        if not unit:
-            self._variance += _UNKNOWN**2
-        size = len(self._variance)
-        #: state: correction of the initial logarithms
-        self._offset: _Floats = np.zeros(size)
-        #: observations of one state in a row, which have updated only this state: the others follow it in
-        #: proportion to their covariance, once for all of them. Most steps are plain, and update two numbers
-        self._run_state, self._run_variance, self._run_offset = -1, 0.0, 0.0
-        self._reduction: _Floats = np.empty((size, size))  # buffer of _finish_run
+        prior = _covariance(costs, self._states)
+        #: of the corrections of the initial logarithms, by state
+        self._filter = KalmanFilter(
+            prior.ravel(), len(prior), uncertainty * uncertainty, 0.0 if unit else _UNKNOWN**2
+        )
         self._unit_known = bool(unit)
         self._published = np.log(costs)
         self._steps = 0
@@ -127,8 +123,7 @@ class LiveCurve:
     @property
     def seconds_per_step(self) -> float:
         """Estimated seconds of a plain step; 0 while unknown."""
-        self._finish_run()
-        return math.exp(self._initial_of[0] + float(self._offset[0])) if self._unit_known else 0.0
+        return math.exp(self._initial_of[0] + self._filter.value(0)) if self._unit_known else 0.0
 
     @property
     def plain_due(self) -> bool:
@@ -150,27 +145,15 @@ class LiveCurve:
         # The widths next to a wide base are strongly correlated with it, so their variance is small even if
         # the estimate is wrong; there only the time since the last draft triggers a trial.
         plain, wide = self._state_of[base - 1], self._state_of[width - 1]
-        relative = self._relative_variance(plain, wide)
+        relative = self._filter.difference_variance(plain, wide)
         if relative <= _UNCERTAIN**2 and self._since_wide < _DRAFT_DUE:
             return None
         # with seconds_per_step, by which query costs are converted: they apply in a trial, too
         widest = min(base + _TRIAL_WIDTH - 1, len(self._state_of))
         return _trial_curve(widest, self.curve.seconds_per_step)
 
-    def _relative_variance(self, plain: int, wide: int) -> float:
-        """Return the variance of the difference of two states, the current run included."""
-        variance = self._variance
-        relative = float(variance[wide, wide] - 2.0 * variance[plain, wide] + variance[plain, plain])
-        if self._run_state >= 0:
-            row = variance[self._run_state]
-            before = float(row[self._run_state])
-            difference = float(row[wide] - row[plain])
-            relative -= (before - self._run_variance) / (before * before) * difference * difference
-        return relative
-
     def expected(self) -> CostCurve:
         """Return the expected costs without the margin: for forecasts, not for decisions."""
-        self._finish_run()
         return self._curve_of(self._expected())
 
     def observe(self, width: int, seconds: float, base: int = 1) -> None:
@@ -185,41 +168,17 @@ class LiveCurve:
         self._since_plain = 0.0 if width <= base else self._since_plain + self.curve.costs[width]
         self._since_wide = self._since_wide + 1 if width <= base else 0
         state = self._state_of[width - 1]
-        if state != self._run_state:
-            self._start_run(state)
-        innovation = math.log(seconds) - self._initial_of[width - 1] - self._run_offset
-        noise = self._noise(state, innovation)
-        variance = self._run_variance
-        gain = variance / (variance + noise)
-        self._run_variance = variance - gain * variance
-        self._run_offset += gain * innovation
+        measured = math.log(seconds) - self._initial_of[width - 1]
+        noise = self._noise(state, measured - self._filter.value(state))
+        change = self._filter.observe(state, measured, noise)
         self._unit_known = True
         self._steps += 1
         if self._steps >= _BATCH:
-            self._finish_run()
-            self._variance += self._steps * _FORGET * (self._prior - self._variance)
+            self._filter.forget(self._steps * _FORGET)
             self._steps = 0
             self._publish()
-        elif abs(gain * innovation) > _CHECKED_CHANGE:
-            self._finish_run()
+        elif abs(change) > _CHECKED_CHANGE:
             self._publish()
-
-    def _start_run(self, state: int) -> None:
-        self._finish_run()
-        self._run_state = state
-        self._run_variance, self._run_offset = float(self._variance[state, state]), float(self._offset[state])
-
-    def _finish_run(self) -> None:
-        """Kalman update of all states by the observations of a run, which have updated only their own."""
-        state = self._run_state
-        if state < 0:
-            return
-        self._run_state = -1
-        row = self._variance[state]
-        before = float(row[state])
-        self._offset += row * ((self._run_offset - float(self._offset[state])) / before)
-        share = (before - self._run_variance) / (before * before)
-        self._variance -= np.multiply((share * row)[:, None], row, out=self._reduction)
 
     def _noise(self, state: int, innovation: float) -> float:
         """Variance of the observation; larger for outliers."""
@@ -228,7 +187,7 @@ class LiveCurve:
         if distance <= 1.0:
             self._outliers[kind] = 0
             return _SCATTER**2
-        if abs(innovation) <= _OUTLIER * math.sqrt(self._run_variance + _SCATTER**2):
+        if abs(innovation) <= _OUTLIER * math.sqrt(self._filter.variance(state) + _SCATTER**2):
             self._outliers[kind] = 0  # within the uncertainty of the state
         else:
             side = 1 if innovation > 0.0 else -1
@@ -236,26 +195,21 @@ class LiveCurve:
             self._outliers[kind] = before + side if before * side > 0 else side
             if abs(self._outliers[kind]) >= _OUTLIERS_OF_A_CHANGE:
                 self._outliers[kind] = 0
-                self._finish_run()
-                # Reset to the prior, which bounds the variance however often this happens; in addition all
-                # widths may have changed alike, by as much as this one.
-                if self._variance.trace() < self._prior.trace():
-                    self._variance = self._prior.copy()
-                self._variance += innovation**2
-                self._start_run(state)
+                # All widths may have changed alike, by as much as this one. The reset to the prior bounds the
+                # covariance however often this happens.
+                self._filter.reset(innovation**2)
                 return _SCATTER**2
         return (distance * _SCATTER) ** 2
 
     def _expected(self) -> _Floats:
         """Logarithm of the expected relative cost, by width."""
-        now: _Floats = self._initial + self._offset[self._states]
+        now: _Floats = self._initial + self._filter.values()[self._states]
         now -= now[0]
         return now
 
     def _publish(self) -> None:
         """Replace :attr:`curve` if the costs have changed enough."""
-        variance, plain = self._variance, self._variance[0]
-        relative = variance.diagonal() - 2.0 * plain + plain[0]
+        relative = [self._filter.difference_variance(0, state) for state in range(self._filter.size)]
         margin = _MARGIN * np.sqrt(np.maximum(relative, 0.0))
         now = self._expected() + margin[self._states]
         unit, published = self.seconds_per_step, self.curve.seconds_per_step

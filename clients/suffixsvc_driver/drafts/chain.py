@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from suffixsvc.types import DraftSource
+from suffixsvc.types import DraftSource, ListedDraft
 from suffixsvc_driver.drafts.tree import is_chain, most_probable_path
 
 #: tokens of an answer that are read at most, whatever the budget
@@ -143,6 +143,8 @@ def columns_of(draft: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]] 
 
     An answer with lazy columns may raise any exception when they are accessed.
     """
+    if type(draft) is ListedDraft:
+        return draft.lists[:4]
     try:
         tokens, parents, probs, sources = (
             getattr(draft, name).tolist() for name in ("token_ids", "parents", "probs", "sources")

@@ -64,4 +64,6 @@ def drafting_cost(cost: VerifyCost) -> VerifyCost:
     policy's own cost and stays unchanged."""
     if np.ndim(cost) == 0:
         return float(cost)  # type: ignore[arg-type]  # a number, as it has no dimension
-    return 1.0 + _COST_FRACTION * (np.asarray(cost, np.float32) - 1.0)
+    curve = 1.0 + _COST_FRACTION * (np.asarray(cost, np.float32) - 1.0)
+    curve.setflags(write=False)  # it is passed with each query, and converted once
+    return curve

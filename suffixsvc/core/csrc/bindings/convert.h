@@ -12,12 +12,25 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/files/file_fault.h"
 #include "draft/session/session.h"
+
+namespace suffixsvc {
+
+// Tokens of a step: the caller's array, or a list's copy.
+struct StepTokens {
+    std::span<const Token> array;
+    std::vector<Token> listed;
+
+    std::span<const Token> view() const { return listed.empty() ? array : std::span<const Token>(listed); }
+};
+
+}  // namespace suffixsvc
 
 namespace nanobind::detail {
 
@@ -31,6 +44,40 @@ struct type_caster<std::span<const T>> {
         if (!array.from_python(src, flags, cleanup)) return false;
         value = {array.value.data(), array.value.shape(0)};
         return true;
+    }
+    Array array;  // the owner of the memory
+};
+
+// A list of ints, or a C-contiguous array of rank 1. An element that is no token becomes -1, which a step
+// refuses.
+template <>
+struct type_caster<suffixsvc::StepTokens> {
+    using Array = make_caster<std::span<const suffixsvc::Token>>;
+    NB_TYPE_CASTER(suffixsvc::StepTokens, const_name("list[int] | ") + Array::Name)
+
+    bool from_python(handle src, std::uint32_t flags, cleanup_list* cleanup) noexcept {
+        if (!PyList_CheckExact(src.ptr())) {
+            if (!array.from_python(src, flags, cleanup)) return false;
+            value.array = array.value;
+            return true;
+        }
+        // the size is read again: an element's __index__ may change the list
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(src.ptr()); ++i)
+            value.listed.push_back(token_of(borrow(PyList_GET_ITEM(src.ptr(), i))));
+        return true;
+    }
+
+    static suffixsvc::Token token_of(object item) noexcept {
+        if (!PyLong_CheckExact(item.ptr())) {
+            item = PyBool_Check(item.ptr()) ? object() : steal(PyNumber_Index(item.ptr()));
+            PyErr_Clear();
+            if (!item.is_valid()) return -1;
+        }
+        int overflow = 0;
+        const long long token = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
+        const bool fits =
+            overflow == 0 && token >= 0 && token <= std::numeric_limits<suffixsvc::Token>::max();
+        return fits ? static_cast<suffixsvc::Token>(token) : -1;
     }
     Array array;  // the owner of the memory
 };
@@ -92,12 +139,14 @@ Numpy<T> to_numpy(std::vector<T>&& values) {
     return Numpy<T>(kept->data(), {kept->size()}, owner);
 }
 
-// A draft as arrays in one allocation: token_ids, parents, probs, sources, match_lens; none for an empty
-// draft. `sources` maps the core's source numbers to others.
-using Columns = std::optional<std::tuple<Numpy<std::int32_t>, Numpy<std::int32_t>, Numpy<float>,
-                                         Numpy<std::uint8_t>, Numpy<std::int32_t>>>;
+// A draft as lists, which cost a tenth of as many small arrays: token_ids, parents, probs, sources,
+// match_lens; none for an empty draft. `sources` maps the core's source numbers to others.
+using Columns =
+    std::optional<std::tuple<std::vector<std::int32_t>, std::vector<std::int32_t>, std::vector<float>,
+                             std::vector<std::uint8_t>, std::vector<std::uint32_t>>>;
 Columns columns(const std::vector<DraftToken>& draft, std::string_view sources);
 
+void bind_cost(nb::module_& m);
 void bind_ngrams(nb::module_& m);
 void bind_segments(nb::module_& m);
 void bind_steps(nb::module_& m);

@@ -45,29 +45,24 @@ auto longest_holds() {
 Columns suffixsvc::columns(const std::vector<DraftToken>& draft, std::string_view sources) {
     const std::size_t n = draft.size();
     if (n == 0) return std::nullopt;
-    auto* words = new std::uint32_t[5 * n];
-    nb::capsule owner(words, [](void* p) noexcept { delete[] static_cast<std::uint32_t*>(p); });
-    auto* tokens = reinterpret_cast<std::int32_t*>(words);
-    auto* parents = tokens + n;
-    auto* probs = reinterpret_cast<float*>(words + 2 * n);
-    auto* match_lens = reinterpret_cast<std::int32_t*>(words + 3 * n);
-    auto* names = reinterpret_cast<std::uint8_t*>(words + 4 * n);
-    for (std::size_t i = 0; i < n; ++i) {
-        tokens[i] = draft[i].token;
-        parents[i] = draft[i].parent;
-        probs[i] = draft[i].p;
-        match_lens[i] = static_cast<std::int32_t>(draft[i].match_len);
-        names[i] = draft[i].source < sources.size() ? static_cast<std::uint8_t>(sources[draft[i].source]) : 0;
+    Columns::value_type out;
+    auto& [tokens, parents, probs, names, match_lens] = out;
+    for (auto* each : {&tokens, &parents}) each->reserve(n);
+    probs.reserve(n), names.reserve(n), match_lens.reserve(n);
+    for (const DraftToken& token : draft) {
+        tokens.push_back(token.token);
+        parents.push_back(token.parent);
+        probs.push_back(token.p);
+        names.push_back(token.source < sources.size() ? static_cast<std::uint8_t>(sources[token.source]) : 0);
+        match_lens.push_back(static_cast<std::uint32_t>(token.match_len));
     }
-    const auto array = [&](auto* data) {
-        return Numpy<std::remove_pointer_t<decltype(data)>>(data, {n}, owner);
-    };
-    return std::tuple(array(tokens), array(parents), array(probs), array(names), array(match_lens));
+    return out;
 }
 
 NB_MODULE(_ext, m) {
     m.doc() = "The native core: index, segments and drafting. Import suffixsvc.core instead.";
 
+    bind_cost(m);
     bind_segments(m);
     bind_ngrams(m);
 

@@ -79,9 +79,9 @@ void suffixsvc::bind_steps(nb::module_& m) {
              "max_tokens"_a, nb::keep_alive<1, 2>())
         .def(
             "step",
-            [](SessionStepper& self, std::span<const Token> tokens, std::int64_t at, std::size_t max_tokens,
+            [](SessionStepper& self, const StepTokens& tokens, std::int64_t at, std::size_t max_tokens,
                const Curve& curve, bool tree, std::int32_t width, std::int32_t accepted, nb::bytes sources) {
-                const StepArguments a{.tokens = tokens,
+                const StepArguments a{.tokens = tokens.view(),
                                       .at = at,
                                       .max_tokens = max_tokens,
                                       .cost = curve.cost,

@@ -1,0 +1,46 @@
+#include "cost/kalman_filter.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace suffixsvc {
+
+KalmanFilter::KalmanFilter(std::span<const double> prior, std::size_t n, double scale, double common)
+    : n_(n), prior_(prior.begin(), prior.end()), variance_(prior_), value_(n), row_(n) {
+    if (n == 0 || prior.size() / n != n || prior.size() % n != 0)
+        throw std::invalid_argument("prior must have n * n entries");
+    for (double& each : variance_) each = scale * each + common;
+}
+
+double KalmanFilter::difference_variance(std::size_t i, std::size_t j) const {
+    return at(i, i) - 2.0 * at(i, j) + at(j, j);
+}
+
+double KalmanFilter::observe(std::size_t i, double measured, double noise_variance) {
+    const double total = variance(i) + noise_variance;
+    const double innovation = measured - value_.at(i);
+    std::copy_n(variance_.begin() + static_cast<std::ptrdiff_t>(i * n_), n_, row_.begin());
+    for (std::size_t j = 0; j < n_; ++j) {
+        const double gain = row_[j] / total;
+        value_[j] += gain * innovation;
+        for (std::size_t k = 0; k < n_; ++k) variance_[j * n_ + k] -= gain * row_[k];
+    }
+    return row_[i] / total * innovation;
+}
+
+void KalmanFilter::forget(double share) {
+    for (std::size_t k = 0; k < variance_.size(); ++k) variance_[k] += share * (prior_[k] - variance_[k]);
+}
+
+void KalmanFilter::reset(double common) {
+    double now = 0.0;
+    double before = 0.0;
+    for (std::size_t i = 0; i < n_; ++i) {
+        now += at(i, i);
+        before += prior_[i * n_ + i];
+    }
+    if (now < before) variance_ = prior_;
+    for (double& each : variance_) each += common;
+}
+
+}  // namespace suffixsvc
