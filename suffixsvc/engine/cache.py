@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from suffixsvc import store as stores
@@ -285,8 +284,9 @@ class SuffixCache(ClosedOnExit):
             store = self._parts.store.stats()
             sums = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
             for index in self._parts.catalog.values():
-                for name, value in asdict(index.stats()).items():
-                    sums[name] += value
+                stats = index.stats()
+                for name in sums:
+                    sums[name] += getattr(stats, name)
             sums["limit_bytes"] = self._parts.quotas.usage.limit
             # including live sessions of deleted namespaces
             sums["sessions"] = sum(index.live_sessions for index in self._parts.catalog.in_use())

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from suffixsvc.core import Index
 from support import adversarial_inputs
 from support.oracle import BruteForceIndex
+from support.text_strategies import text_of
 
 
 def arr(tokens: list[int] | tuple[int, ...]) -> np.ndarray:
@@ -35,19 +36,15 @@ def require_equal(index: Index, oracle: BruteForceIndex) -> None:
 
 
 small_text = st.one_of(
-    st.lists(st.integers(0, 1), min_size=1, max_size=40),
-    st.lists(st.integers(0, 3), min_size=1, max_size=40),
-    st.lists(st.sampled_from([0, 7, 2**31 - 1]), min_size=1, max_size=30),
-    st.builds(
-        lambda p, n: (p * n)[:60],
-        st.lists(st.integers(0, 2), min_size=1, max_size=5),
-        st.integers(2, 20),
-    ),
+    text_of([0, 1], 40),
+    text_of([0, 1, 2, 3], 40),
+    text_of([0, 7, 2**31 - 1], 30),
+    st.builds(lambda p, n: (p * n)[:60], text_of([0, 1, 2], 5), st.integers(2, 20)),
     st.builds(lambda t, n: [t] * n, st.integers(0, 2), st.integers(1, 60)),
 )
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(
     max_context=st.sampled_from([1, 2, 3, 5, 8, 64]),
     script=st.lists(

@@ -26,7 +26,7 @@ def main() -> None:
             "point": None,
             "hits": 0,
             "big": False,
-            "ops": 40,
+            "ops": 30,
             "sync": sync == "sync",
         }
         crash_child.live(order)

@@ -6,12 +6,14 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from crash_child import NS, tokens_of
 
 from suffixsvc.store import LmdbStore
+from suffixsvc.types import NewOutput
 from support.forking import ForkServer
 
 pytestmark = pytest.mark.crash
@@ -20,6 +22,28 @@ pytestmark = pytest.mark.crash
 LIVES = ["create-built", "create-renamed", "grow-extended", "grown"]
 LIVES += ["begun", "written", "committed", "acknowledged", *[""] * 13]
 FOLDERS = 10
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a folder holds."""
+
+    rows: dict[int, NewOutput]  # by output id
+    state: int
+    last_lsn: int
+
+
+def contents_of(folder: Path) -> Contents | None:
+    """Open and check a folder; None: it has no namespace."""
+    store = LmdbStore(folder, map_bytes_initial=1)
+    try:
+        store.check()
+        if not store.namespaces():
+            return None
+        rows = {stored.output_id: stored.output for stored in store.scan(NS)}
+        return Contents(rows, int(store.get_state(NS, "version") or b"0"), store.stats().last_lsn)
+    finally:
+        store.close()
 
 
 class Truth:
@@ -63,46 +87,39 @@ class Truth:
         else:
             raise AssertionError(f"unexpected line {line!r}")
 
-    def compare(self, folder: Path) -> None:
-        """Open the folder and compare it with all acknowledged calls."""
-        store = LmdbStore(folder, map_bytes_initial=1)
-        try:
-            store.check()
-            if not store.namespaces():
-                assert not self.acknowledged, "all outputs are lost"
-                assert not self.state
-                return
-            rows = {stored.output_id: stored.output for stored in store.scan(NS)}
-            lost = self.acknowledged.keys() - rows.keys() - self.forgetting
-            assert not lost, f"acknowledged and lost: {sorted(lost)}"
-            back = rows.keys() & self.forgotten
-            assert not back, f"forgotten and back: {sorted(back)}"
-            half: dict[str, int] = {}
-            for output_id, output in rows.items():
-                op, index, kind = (output.labels[name] for name in ("op", "index", "kind"))
-                assert output.token_ids.tolist() == tokens_of(op, int(index), int(kind))
-                if output_id in self.acknowledged:
-                    assert self.acknowledged[output_id] == (op, int(index))
-                else:
-                    assert op in self.appending, f"unknown output {output_id}"
-                    assert self.appending[op] == int(output.labels["of"])
-                    half[op] = half.get(op, 0) + 1
-                    self.acknowledged[output_id] = (op, int(index))  # once seen, it must stay
-            for op, count in half.items():
-                assert count == self.appending[op], f"{op} was half applied"
-            for output_id in self.forgetting:
-                if output_id not in rows:
-                    self.forgotten.add(output_id)
-                    del self.acknowledged[output_id]
-            value = int(store.get_state(NS, "version") or b"0")
-            assert value in {self.state, *self.putting}
-            self.state = value
-            last = store.stats().last_lsn
-            assert last >= max(rows, default=0)
-            assert last >= self.highest
-            self.highest = last
-        finally:
-            store.close()
+    def compare(self, contents: Contents | None) -> None:
+        """Compare the contents of the folder with all acknowledged calls."""
+        if contents is None:
+            assert not self.acknowledged, "all outputs are lost"
+            assert not self.state
+            return
+        rows = contents.rows
+        lost = self.acknowledged.keys() - rows.keys() - self.forgetting
+        assert not lost, f"acknowledged and lost: {sorted(lost)}"
+        back = rows.keys() & self.forgotten
+        assert not back, f"forgotten and back: {sorted(back)}"
+        half: dict[str, int] = {}
+        for output_id, output in rows.items():
+            op, index, kind = (output.labels[name] for name in ("op", "index", "kind"))
+            assert output.token_ids.tolist() == tokens_of(op, int(index), int(kind))
+            if output_id in self.acknowledged:
+                assert self.acknowledged[output_id] == (op, int(index))
+            else:
+                assert op in self.appending, f"unknown output {output_id}"
+                assert self.appending[op] == int(output.labels["of"])
+                half[op] = half.get(op, 0) + 1
+                self.acknowledged[output_id] = (op, int(index))  # once seen, it must stay
+        for op, count in half.items():
+            assert count == self.appending[op], f"{op} was half applied"
+        for output_id in self.forgetting:
+            if output_id not in rows:
+                self.forgotten.add(output_id)
+                del self.acknowledged[output_id]
+        assert contents.state in {self.state, *self.putting}
+        self.state = contents.state
+        assert contents.last_lsn >= max(rows, default=0)
+        assert contents.last_lsn >= self.highest
+        self.highest = contents.last_lsn
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +151,7 @@ def test_nothing_acknowledged_is_lost_by_kill_9(fork_server: ForkServer, tmp_pat
         assert truth.killed_at == point
         if point == "create-built":
             assert not (folder / "data.mdb").exists()
-        truth.compare(folder)
+        truth.compare(contents_of(folder))
         if point == "create-built":
             (folder / "data.mdb").unlink()  # so that the next process creates it again
     assert truth.acknowledged or truth.forgotten, "no process was acknowledged anything"

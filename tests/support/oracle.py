@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 
 class BruteForceIndex:
@@ -11,6 +11,7 @@ class BruteForceIndex:
 
     def __init__(self) -> None:
         self.texts: list[tuple[tuple[int, ...], int, int]] = []
+        self._letters: dict[int, str] = {}
 
     def add(self, tokens: Sequence[int], uncounted: int, writer: int = 1) -> None:
         self.texts.append((tuple(tokens), uncounted, writer))
@@ -33,13 +34,14 @@ class BruteForceIndex:
 
     def longest_match(self, context: Sequence[int], bound: int) -> int:
         """Length of the longest suffix of ``context``, at most ``bound``, that occurs in a text."""
-        context = tuple(context)
-        for n in range(min(bound, len(context)), 0, -1):
-            if any(_occurs(context[len(context) - n :], text) for text, _, _ in self.texts):
+        texts = [self._spelled(text) for text, _, _ in self.texts]
+        end = self._spelled(context)
+        for n in range(min(bound, len(end)), 0, -1):
+            if any(end[len(end) - n :] in text for text in texts):
                 return n
         return 0
 
-
-def _occurs(needle: tuple[int, ...], text: Iterable[int]) -> bool:
-    hay = tuple(text)
-    return any(hay[i : i + len(needle)] == needle for i in range(len(hay) - len(needle) + 1))
+    def _spelled(self, tokens: Sequence[int]) -> str:
+        """A text with one letter for each token: Python searches strings fast."""
+        letters = self._letters
+        return "".join([letters.setdefault(token, chr(len(letters))) for token in tokens])
