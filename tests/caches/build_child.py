@@ -23,7 +23,7 @@ LOADED = (build, build_show)
 def live(order: dict[str, Any]) -> None:
     batches.BATCH_CALLS = 40  # type: ignore[misc] # a constant elsewhere
     merging.FAN_IN = 4  # type: ignore[misc]
-    corpus.BATCH_OUTPUTS = 50  # type: ignore[misc]
+    corpus.BATCH_OUTPUTS = 30  # type: ignore[misc]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         code = cli.main(["build", *order["arguments"]])

@@ -18,6 +18,7 @@ from suffixsvc.types import NewOutput, TokenArray
 from support.engine_parts import parts_of, queued_removals
 
 NS = "acme/m"
+BIG = 10_000  #: tokens
 
 
 def text(seed: int, tokens: int = 2000) -> TokenArray:
@@ -25,21 +26,21 @@ def text(seed: int, tokens: int = 2000) -> TokenArray:
 
 
 def full_cache(folder: Path | None) -> SuffixCache:
-    """A cache whose store has no space for another 20,000 tokens."""
-    cache = SuffixCache(folder, limits=Limits(max_store_bytes=2 << 20), background=False)
+    """A cache whose store has no space for another output of BIG tokens."""
+    cache = SuffixCache(folder, limits=Limits(max_store_bytes=1 << 20), background=False)
     with contextlib.suppress(StoreFullError):
         for seed in range(1000, 1100):
-            cache.namespace(NS).add_output(text(seed, 20_000))
+            cache.namespace(NS).add_output(text(seed, BIG))
     assert cache.stats().outputs < 100
     return cache
 
 
 def drafted(cache: SuffixCache, written: TokenArray) -> int:
     """Tokens of a text that are drafted after a prefix of it."""
-    session = cache.namespace(NS).open_session(written[1000:1040])
-    draft = session.step(written[1040:1044], 16, 0.0).token_ids
+    session = cache.namespace(NS).open_session(written[100:140])
+    draft = session.step(written[140:144], 16, 0.0).token_ids
     session.close(commit=False)
-    return int(np.sum(draft == written[1044 : 1044 + len(draft)]))
+    return int(np.sum(draft == written[144 : 144 + len(draft)]))
 
 
 @pytest.mark.parametrize("place", ["memory", "folder"])
@@ -52,7 +53,7 @@ def test_a_session_whose_output_finds_no_room_leaves_no_text(
     drafted, but was in no log and could not be forgotten; ``check()`` did not detect it."""
     with full_cache(None if place == "memory" else tmp_path / "d") as cache:
         before = cache.namespace(NS).stats()
-        secret = text(1, 20_000)
+        secret = text(1, BIG)
         session = cache.namespace(NS).open_session([1, 2, 3])
         for part in np.array_split(secret, turns):
             session.append_context([7])
@@ -80,9 +81,9 @@ def test_a_session_whose_output_finds_no_room_leaves_no_text(
 @pytest.mark.parametrize("place", ["memory", "folder"])
 def test_a_bulk_load_that_finds_no_room_leaves_no_text(tmp_path: Path, place: str) -> None:
     with full_cache(None if place == "memory" else tmp_path / "d") as cache:
-        secret = text(1, 20_000)
+        secret = text(1, BIG)
         with pytest.raises(StoreFullError):
-            cache.namespace(NS).add_outputs([output(secret), output(text(2, 20_000), [5, 6])])
+            cache.namespace(NS).add_outputs([output(secret), output(text(2, BIG), [5, 6])])
         assert drafted(cache, secret) == 0
         cache.check()
 
@@ -91,11 +92,11 @@ def test_a_bulk_load_that_finds_no_room_leaves_no_text(tmp_path: Path, place: st
 def test_a_large_bulk_load_that_fails_half_way_leaves_no_text(tmp_path: Path, place: str) -> None:
     """It takes several transactions; those before the failure are rolled back in log and index."""
     folder = None if place == "memory" else tmp_path / "d"
-    with SuffixCache(folder, limits=Limits(max_store_bytes=8 << 20), background=False) as cache:
+    with SuffixCache(folder, limits=Limits(max_store_bytes=2 << 20), background=False) as cache:
         cache.namespace(NS).add_output(text(9999))
         with pytest.raises(StoreFullError):
-            cache.namespace(NS).add_outputs([output(text(seed)) for seed in range(1200)])
-        assert drafted(cache, text(1)) == 0
+            cache.namespace(NS).add_outputs([output(text(seed, 400)) for seed in range(2000)])
+        assert drafted(cache, text(1, 400)) == 0
         assert parts_of(cache).store.stats().outputs == cache.stats().outputs == 1
         cache.check()
         cache.namespace(NS).clear()

@@ -22,6 +22,7 @@ PATHS = ["small", "small/ns", "pinned", "free", "old"]
 LIMITS = {"small": 60 * KIB, "small/ns": 40 * KIB, "pinned": 40 * KIB}
 WHOLE = 220 * KIB
 DECODE_STEP = 200  #: tokens
+NEWEST = 2**63  #: beyond all ids
 POLICIES = Policies(
     {
         "small": Policy(max_bytes=LIMITS["small"]),
@@ -64,7 +65,7 @@ class LimitsMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def there(self, path: str) -> list[int]:
-        return [stored.output_id for stored in parts_of(self.cache).store.scan(path)]
+        return parts_of(self.cache).store.output_ids(path, 0, NEWEST)
 
     def after(self, path: str, new: list[int], *, refused: bool) -> None:
         """Checks after a write: evicted outputs must be the least recently used of the namespace."""
@@ -208,9 +209,9 @@ class DurableLimitsMachine(LimitsMachine):
     durable = True
 
 
-LimitsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+LimitsMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 DurableLimitsMachine.TestCase.settings = settings(
-    max_examples=15, stateful_step_count=40, deadline=None, phases=[Phase.generate, Phase.reuse]
+    max_examples=10, stateful_step_count=40, deadline=None, phases=[Phase.generate, Phase.reuse]
 )
 TestLimits = LimitsMachine.TestCase
 TestDurableLimits = DurableLimitsMachine.TestCase
