@@ -129,13 +129,16 @@ def test_a_build_that_was_killed_while_it_loaded_the_corpus_needs_no_force(
     assert corpus(tmp_path) == [call for call in CALLS if call.response]
 
 
-#: ``suffixsvc build`` in small batches, whose threads wait for the signal once the journal names a run: it
-#: would be done before the signal reaches it
-_WAITING_BUILD = """
+#: ``suffixsvc`` whose builds have small batches
+_SMALL_BATCHES = """
 import sys, time
 from suffixsvc_caches.counting import batches, local
 import suffixsvc_cli as cli
 
+batches.BATCH_CALLS = 40
+"""
+#: its threads wait for the signal once the journal names a run: the build would end before the signal came
+_WAITING = """
 next_batch = local._BatchQueue._next
 
 def wait_for_the_signal(queue):
@@ -144,9 +147,7 @@ def wait_for_the_signal(queue):
         time.sleep(0.01)
     return next_batch(queue)
 
-batches.BATCH_CALLS = 40
 local._BatchQueue._next = wait_for_the_signal
-sys.exit(cli.main())
 """
 
 
@@ -156,13 +157,16 @@ def test_ctrl_c_keeps_what_was_counted(hits: int, log: Path, tmp_path: Path) -> 
     work = tmp_path / "work"
     arguments = ["build", str(log), "--workers", "2", "--json", "--checkpoint", "0.1"]
     arguments += ["--lookup-static", str(tmp_path / "s.bin"), "--work", str(work)]
-    waiting = [sys.executable, "-c", _WAITING_BUILD, *arguments]
-    code, output = interrupted(waiting, work / "journal.jsonl", hits)
+
+    def command(code: str) -> list[str]:
+        return [sys.executable, "-c", f"{code}sys.exit(cli.main())", *arguments]
+
+    code, output = interrupted(command(_SMALL_BATCHES + _WAITING), work / "journal.jsonl", hits)
     assert code == 130, output
     assert output.splitlines()[-1:] == ["interrupted"]
     assert f"progress is stored in {work}" in output
-    command = [sys.executable, "-m", "suffixsvc_cli", *arguments]
-    done = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    resumed = subprocess.run(command(_SMALL_BATCHES), capture_output=True, text=True, check=True)
+    done = json.loads(resumed.stdout)
     assert done["tokens"] == sum(len(call.response) for call in CALLS)
     assert 0 < done["resumed_tokens"] < done["tokens"]
     assert not work.exists()
