@@ -18,6 +18,8 @@ from support.child_runner import report
 
 #: loaded before the fork, so that a victim's time goes into building
 LOADED = (build, build_show)
+with contextlib.redirect_stdout(io.StringIO()):
+    cli.main(["build", "--help"])  # loads what the command line needs
 
 
 def live(order: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ for each line of JSON that it reads, and prints ``pid N``, the lines of the chil
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -18,7 +19,12 @@ from typing import Any
 
 import structlog
 
+from suffixsvc.store import LmdbStore
+
 __all__ = ["kill_hook", "report"]
+
+#: a cache imports the store when it opens one; here it is loaded before the fork, not by every child
+LOADED = LmdbStore
 
 
 def report(line: str) -> None:
@@ -46,6 +52,7 @@ def main(path: Path) -> None:
     # a log line that a kill cuts short would merge with the next line
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     live = importlib.import_module(path.stem).live
+    gc.freeze()  # collections in a child neither traverse nor copy what was loaded
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
