@@ -13,14 +13,16 @@ from suffixsvc_caches.lookup.algorithm import LookupDrafter, NgramCounts
 from suffixsvc_caches.lookup.hash_order import iteration_order
 from support import lookup_oracle as oracle
 from support.lookup_tables import table_of
+from support.text_strategies import text_of
 
 #: 13 and 26 share a bucket with 0; an alphabet of two tokens has many ties
-tokens_ = st.sampled_from([0, 1, 2, 13, 26, 2**31 - 1])
-texts_ = st.lists(tokens_, max_size=40)
+ALPHABET = [0, 1, 2, 13, 26, 2**31 - 1]
+tokens_ = st.sampled_from(ALPHABET)
+texts_ = text_of(ALPHABET, 40, shortest=0)
 counts_ = st.integers(1, 4)
 records_ = st.lists(
     st.tuples(
-        st.lists(tokens_, min_size=1, max_size=4).map(tuple),
+        text_of(ALPHABET, 4).map(tuple),
         st.dictionaries(tokens_, counts_, min_size=1, max_size=5),
     ),
     max_size=12,
@@ -85,7 +87,7 @@ def test_keys_are_listed_as_by_a_list_of_buckets(keys: list[int]) -> None:
 @given(
     static=records_,
     dynamic=records_,
-    calls=st.lists(st.tuples(texts_, st.lists(st.lists(tokens_, max_size=4), max_size=12)), max_size=4),
+    calls=st.lists(st.tuples(texts_, st.lists(text_of(ALPHABET, 4, shortest=0), max_size=12)), max_size=4),
     wide=st.integers(1, 8),
     pieces=st.booleans(),
 )

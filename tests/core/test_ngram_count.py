@@ -25,15 +25,16 @@ from suffixsvc.core.ngram_count import (
 )
 from suffixsvc.errors import InvalidInputError, SegmentCancelledError
 from support.ngram_oracle import MOST, Text, add, check_cut, count, follows, parse, ranked
+from support.text_strategies import text_of
 
 
 @st.composite
 def texts_of(draw: st.DrawFn) -> list[Text]:
     """Adversarial texts: one token only, periods, tiny alphabets, the limits of int32; partly context."""
     alphabet = draw(st.sampled_from([[0], [0, 1], [0, MOST], [MOST - 1, MOST], [5, 6, 7, 100_000]]))
-    period = st.lists(st.sampled_from(alphabet), min_size=1, max_size=4)
+    period = text_of(alphabet, 4)
     text = st.one_of(
-        st.lists(st.sampled_from(alphabet), max_size=40),
+        text_of(alphabet, 40, shortest=0),
         st.builds(lambda part, times: part * times, period, st.integers(1, 30)),
     )
     found = draw(st.lists(text, min_size=1, max_size=6))

@@ -17,6 +17,7 @@ from suffixsvc.errors import InvalidInputError
 from support import adversarial_inputs
 from support.segment_levels import levels_of
 from support.segment_oracle import ORDERS, SegmentOracle
+from support.text_strategies import text_of
 
 #: tokens, context, output id
 Text = tuple[list[int], int, int]
@@ -89,12 +90,10 @@ def contexts_of(texts: Sequence[Text], random: Random, n: int) -> Iterator[list[
 
 
 small_text = st.one_of(
-    st.lists(st.integers(0, 1), min_size=1, max_size=30),
-    st.lists(st.integers(0, 3), min_size=1, max_size=30),
-    st.lists(st.sampled_from([0, 7, 2**31 - 1]), min_size=1, max_size=20),
-    st.builds(
-        lambda p, n: (p * n)[:90], st.lists(st.integers(0, 2), min_size=1, max_size=4), st.integers(2, 40)
-    ),
+    text_of([0, 1], 30),
+    text_of([0, 1, 2, 3], 30),
+    text_of([0, 7, 2**31 - 1], 20),
+    st.builds(lambda p, n: (p * n)[:90], text_of([0, 1, 2], 4), st.integers(2, 40)),
     st.builds(lambda t, n: [t] * n, st.integers(0, 2), st.integers(1, 90)),
 )
 

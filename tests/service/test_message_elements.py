@@ -108,13 +108,18 @@ def test_counts_are_those_of_the_parsed_message(message: Any) -> None:
     assert {path: counts[path] for path in counts_of(message)} == counts_of(message)
 
 
-@given(st.one_of(uploads, streams), st.randoms(use_true_random=False), st.integers(1, 4))
-@settings(max_examples=1000, deadline=None)
-def test_whatever_protobuf_reads_is_counted_and_nothing_slips_through(
-    message: Any, choice: random.Random, changes: int
-) -> None:
+@given(st.one_of(uploads, streams), st.integers(0, 2**32))
+@settings(max_examples=200, deadline=None)
+def test_whatever_protobuf_reads_is_counted_and_nothing_slips_through(message: Any, seed: int) -> None:
     """Bytes beside well-formed ones: unknown fields, groups, overlong numbers, messages laid end to end. What
     protobuf parses the counter must read as well, and never count less than protobuf builds."""
+    choice = random.Random(seed)
+    for _ in range(8):  # a message takes longer to invent than to change
+        require_no_less_than_protobuf(message, choice)
+
+
+def require_no_less_than_protobuf(message: Any, choice: random.Random) -> None:
+    """Change a message a few times at random, and compare the counts with those of protobuf."""
     data = bytearray(message.SerializeToString() * choice.choice((1, 1, 2)))
     pieces = (
         b"\x7b\x08\x01\x7c",
@@ -124,7 +129,7 @@ def test_whatever_protobuf_reads_is_counted_and_nothing_slips_through(
         b"\x80\x80\x00",
         b"\xff\x01\x09",
     )
-    for _ in range(changes):
+    for _ in range(choice.randrange(1, 5)):
         at = choice.randrange(len(data) + 1)
         if data and choice.random() < 0.5:
             data[choice.randrange(len(data))] = choice.randrange(256)

@@ -29,7 +29,7 @@ class Service:
     """Handlers over a separate engine, with sessions of given ids."""
 
     def __init__(self, *, dispatcher: bool) -> None:
-        self.cache = SuffixCache(limits=LIMITS)
+        self.cache = SuffixCache(limits=LIMITS, background=False)
         self.handlers = Handlers(self.cache, LIMITS, durable=False)
         self._dispatcher = dispatcher
         self.cache.namespace("a").add_output(SQL)
@@ -131,19 +131,25 @@ def test_the_same_answers_with_and_without_the_dispatcher(asked: list[pb.StreamR
         service.close()
 
 
-@given(st.binary(max_size=80))
-@settings(max_examples=500, deadline=None)
-def test_any_bytes_are_answered_or_refused(data: bytes) -> None:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Service]:
+    """A service with a session, for many examples."""
     service = Service(dispatcher=True)
     service.open("a")
+    yield service
+    service.close()
+
+
+@given(st.binary(max_size=80))
+@settings(max_examples=500, deadline=None)
+def test_any_bytes_are_answered_or_refused(shared: Service, data: bytes) -> None:
     try:
         expected = pb.StreamRequest.FromString(data)
     except DecodeError:
         with pytest.raises(InvalidInputError):
-            service.handlers.message_bytes(data)
+            shared.handlers.message_bytes(data)
     else:
-        assert pb.StreamReply.FromString(service.handlers.message_bytes(data)).id == expected.id
-    service.close()
+        assert pb.StreamReply.FromString(shared.handlers.message_bytes(data)).id == expected.id
 
 
 @given(st.data())
