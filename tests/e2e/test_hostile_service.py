@@ -43,7 +43,7 @@ def test_no_answer_changes_the_output(tmp_path: Path, kind: str) -> None:
             sampling = SAMPLINGS[generations % 2]
             plain = generate(target, prompt, max_tokens=150, sampling=sampling)
             service.truth = [*prompt, *plain.token_ids]
-            for policy in ("expected-gain", "first-match"):
+            for policy in ("expected-gain", "first-match") * 2:
                 session = client.namespace("tests/tiny").open_session(prompt)
                 drafted = generate(
                     target,

@@ -117,14 +117,15 @@ def test_a_drain_ends_all_tasks(folder: Path) -> None:
 
 #: idle sessions whose outputs need a larger map, while this process cannot open files
 _EXHAUSTED = """
-import os, resource, sys, time
+import functools, os, resource, sys, time
 import numpy as np
-from suffixsvc import Limits, SuffixCache
+from suffixsvc import Limits, SuffixCache, store as stores
 from suffixsvc.service.listeners.listen import parse_address
 from suffixsvc.service.server import SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 folder = sys.argv[1]
+stores.LmdbStore = functools.partial(stores.LmdbStore, map_bytes_initial=1)
 limits = Limits(session_idle_seconds=1.0)
 cache = SuffixCache(f"{folder}/d", limits=limits, background=False)
 server = SuffixServer(cache, [parse_address(f"unix:{folder}/s")], limits=limits, durable=True)
@@ -132,7 +133,7 @@ server.start()
 handlers = server.handlers
 for k in range(2):
     opened = handlers.open_session(pb.OpenSessionRequest(namespace="a"))
-    text = np.tile(np.arange(50, dtype="<i4") + k, 20_000).tobytes()
+    text = np.tile(np.arange(50, dtype="<i4") + k, 2_000).tobytes()
     handlers.step(pb.StepRequest(session_id=opened.session_id, new_token_ids=text, max_draft_tokens=0))
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 held = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]

@@ -11,12 +11,30 @@ from collections.abc import Iterator
 import pytest
 
 from suffixsvc.errors import UnknownNamespaceError
-from suffixsvc.runtime.log_output import MAX_QUEUED_LINES
 from suffixsvc_client import ClientConfig, SuffixClient
 from support.serving import ServeProcess, socket_dir
 
-#: refused calls that overflow a pipe of 64 KiB and the service's queue
-_REFUSED = MAX_QUEUED_LINES + 1000
+#: a queue that fewer calls fill than the 1000 lines of a service
+_QUEUED_LINES = 100
+_SHORT_QUEUE = f"""
+import sys
+import suffixsvc_cli
+from suffixsvc.runtime import log_output
+
+log_output.MAX_QUEUED_LINES = {_QUEUED_LINES}
+sys.exit(suffixsvc_cli.main())
+"""
+#: refused calls that overflow a pipe of 64 KiB and the queue
+_REFUSED = _QUEUED_LINES + 600
+
+
+class ShortQueue(ServeProcess):
+    """A service whose queue of log lines is short."""
+
+    @property
+    def command(self) -> list[str]:
+        executable, _, _, *arguments = super().command
+        return [executable, "-c", _SHORT_QUEUE, *arguments]
 
 
 @pytest.fixture
@@ -52,7 +70,7 @@ def test_a_service_ends_in_order_though_no_process_reads_the_log(unread: ServePr
 @pytest.fixture
 def stalled() -> Iterator[ServeProcess]:
     """A service whose stderr is a full pipe that no process reads."""
-    with socket_dir() as folder, ServeProcess(folder) as service:
+    with socket_dir() as folder, ShortQueue(folder) as service:
         service.start()
         with SuffixClient(service.address, ClientConfig(call_timeout_s=300)) as client:
             for i in range(_REFUSED):
@@ -83,7 +101,7 @@ def test_lines_that_no_process_read_in_time_are_counted(stalled: ServeProcess) -
     lost = lines.pop()["lost"]
     refused = [line for line in lines if line["event"] == "call refused"]
     assert len(refused) + lost == _REFUSED
-    assert len(refused) >= MAX_QUEUED_LINES
+    assert len(refused) >= _QUEUED_LINES
     assert [f"'absent-{i}'" in str(line) for i, line in enumerate(refused)] == [True] * len(refused)
     with (
         SuffixClient(stalled.address, ClientConfig(call_timeout_s=300)) as client,
