@@ -114,7 +114,7 @@ class LruIndexMachine(RuleBasedStateMachine):
         assert self.lru.expired(before, most) == due[:most]
 
 
-LruIndexMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+LruIndexMachine.TestCase.settings = settings(max_examples=75, stateful_step_count=60, deadline=None)
 TestLruIndex = LruIndexMachine.TestCase
 
 
