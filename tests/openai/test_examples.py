@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 
 import pytest
 
 from suffixsvc_openai.app.run import OpenAIServer
-from suffixsvc_openai.examples import with_langgraph, with_openai_agents, with_smolagents
 from suffixsvc_openai.examples.running import Example, run_example
 from suffixsvc_openai.examples.shop import Shop
 from support.openai_serving import running, settings_of
@@ -52,7 +52,14 @@ def smol_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIServ
         yield server
 
 
-def check(server: OpenAIServer, example: Example) -> None:
+def example_with(framework: str) -> Example:
+    """The example; a framework takes seconds to import, which collection need not."""
+    example: Example = importlib.import_module(f"suffixsvc_openai.examples.with_{framework}").answer
+    return example
+
+
+def check(server: OpenAIServer, framework: str) -> None:
+    example = example_with(framework)
     shop = Shop()
     said = example(f"http://{server.address}/v1", "script", shop, "Who of Lisbon has spent the most?")
     assert shop.plans == [PLAN]
@@ -61,17 +68,17 @@ def check(server: OpenAIServer, example: Example) -> None:
     shop.close()
 
 
-@pytest.mark.parametrize("example", [with_openai_agents.answer, with_langgraph.answer])
-def test_the_tool_runs(server: OpenAIServer, example: Example) -> None:
-    check(server, example)
+@pytest.mark.parametrize("framework", ["openai_agents", "langgraph"])
+def test_the_tool_runs(server: OpenAIServer, framework: str) -> None:
+    check(server, framework)
 
 
 def test_the_tool_of_a_managed_agent_runs(smol_server: OpenAIServer) -> None:
-    check(smol_server, with_smolagents.answer)
+    check(smol_server, "smolagents")
 
 
 def test_runs_are_compared(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
-    run_example(with_langgraph.answer, ["--base-url", f"http://{server.address}/v1", "--again"])
+    run_example(example_with("langgraph"), ["--base-url", f"http://{server.address}/v1", "--again"])
     said = capsys.readouterr().out
     assert said.count(f"run_sql: {QUERY} -> {RESULT}") == 9
     # the same number of tokens, all of which are counted
