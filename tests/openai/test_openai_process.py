@@ -21,14 +21,14 @@ from support.serving import PATIENCE_S, eventually
 
 def test_a_signal_waits_for_running_answers_and_stores_them(cycle: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    options = ("--data", str(data), "--parallel", "2", "--context", "16000", "--grace-seconds", "300")
+    options = ("--data", str(data), "--parallel", "2", "--context", "4096", "--grace-seconds", "300")
     with process_of(cycle, tmp_path, *options) as (process, address), client_at(address) as client:
         texts = []
         begun = threading.Event()
 
         def ask() -> None:
             stream = client.completions.create(
-                model="cycle", prompt="ab", max_tokens=4000, temperature=0, stream=True,
+                model="cycle", prompt="ab", max_tokens=2000, temperature=0, stream=True,
                 extra_body={"suffixsvc": {"speculation": False}},
             )  # fmt: skip
             for chunk in stream:
@@ -51,7 +51,7 @@ def test_a_signal_waits_for_running_answers_and_stores_them(cycle: Path, tmp_pat
         assert stopping.value.status_code == 503
         assert stopping.value.response.headers["Retry-After"]
         thread.join()
-        assert len("".join(texts)) == 4000
+        assert len("".join(texts)) == 2000
         assert process.wait(PATIENCE_S) == 0
         assert not (tmp_path / "ready.json").exists()
     assert list(namespaces(data).values()) == [1]

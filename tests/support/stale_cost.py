@@ -153,15 +153,20 @@ class Machine:
         behind = (self._prompt + self._at - MEASURED_CONTEXT) / 1000
         taken = self.seconds[width] * (1.0 + PER_THOUSAND * behind)
         self.clock.now += taken * self._noise[len(self.steps)]
-        ahead = self.text[self._at : self._at + max_emit]
+        ahead = self.text[self._at : self._at + min(max_emit, width)]
         accepted = common_prefix(drafted, ahead)
         emitted = tuple(ahead[: accepted + 1])
         self._at += len(emitted)
         self._written += len(emitted)
-        expected = sum(self.sure**n for n in range(common_prefix(drafted, self.offered) + 1))
+        expected = _expected_tokens(self.sure, common_prefix(drafted, self.offered))
         self.steps.append(Step(width, self._written, expected, taken))
         self.offered = ()
         return StepResult(emitted, accepted)
+
+
+def _expected_tokens(sure: float, drafted: int) -> float:
+    """Of a step with a draft: the sum of ``sure**n`` for n from 0 to ``drafted``."""
+    return 1.0 if not drafted else (1.0 - sure ** (drafted + 1)) / (1.0 - sure)
 
 
 @dataclass(frozen=True)
