@@ -26,6 +26,16 @@ def long(cycle: Path) -> Iterator[OpenAIServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def small_buffer(cycle: Path) -> Iterator[OpenAIServer]:
+    """A server whose system takes little of a response that is not read: that much less is generated."""
+    server = OpenAIServer(settings_of(cycle, context=1 << 15))
+    with server:
+        server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)  # connections inherit it
+        server.start()
+        yield server
+
+
 def connect(server: OpenAIServer, *, receive_buffer: int = 0) -> socket.socket:
     host, _, port = server.address.rpartition(":")
     found = socket.socket()
@@ -51,18 +61,18 @@ def is_alive(server: OpenAIServer) -> None:
 
 
 def test_a_client_that_reads_a_byte_at_a_time_is_disconnected(
-    long: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+    small_buffer: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes some data before every deadline, but not as much as one write of the server."""
     monkeypatch.setattr(streaming, "STALL_SECONDS", 1.0)
     # log probabilities fill the buffers of the sockets with fewer tokens
     body = {**ENDLESS, **NO_DRAFTS, "max_tokens": 30_000, "logprobs": 5, "stream": True}
     data = json.dumps(body).encode()
-    with connect(long, receive_buffer=4096) as client:
-        client.sendall(head(long, len(data)) + data)
+    with connect(small_buffer, receive_buffer=4096) as client:
+        client.sendall(head(small_buffer, len(data)) + data)
         received = bytearray()
         end = time.monotonic() + PATIENCE_S
-        while long.service.engine.unfinished or not received:
+        while small_buffer.service.engine.unfinished or not received:
             received += client.recv(1)
             time.sleep(0.1)
             assert time.monotonic() < end, "it still holds its lane"
@@ -71,7 +81,7 @@ def test_a_client_that_reads_a_byte_at_a_time_is_disconnected(
             while part := client.recv(1 << 16):
                 received += part
         assert b"[DONE]" not in received
-    is_alive(long)
+    is_alive(small_buffer)
 
 
 def test_a_body_that_arrives_slowly_is_408(long: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
