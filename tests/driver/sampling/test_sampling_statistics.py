@@ -117,12 +117,13 @@ def drafting(likely: Sequence[tuple[int, int]], seed: int) -> ScriptedLayer:
     return ScriptedLayer(draft)  # type: ignore[arg-type]  # always a draft
 
 
-def drafted_texts(target: LlamaTarget, sampling: Sampling, seeds: int) -> tuple[list[tuple[int, ...]], int]:
+def drafted_texts(
+    target: LlamaTarget, sampling: Sampling, expected: dict[tuple[int, int], float]
+) -> tuple[list[tuple[int, ...]], int]:
     """Return two tokens for each seed, and the number of accepted drafts."""
-    expected = pairs(target, sampling)
     likely = sorted(expected, key=lambda pair: -expected[pair])[:8]
     out, accepted = [], 0
-    for seed in range(seeds):
+    for seed in range(SEEDS):
         its = Sampling(**{**fields_of(sampling), "seed": seed})
         layer = drafting(likely, seed)
         result = generate(target, PROMPT, None, [layer], 3, sampling=its, curve=CARELESS)
@@ -138,12 +139,13 @@ def fields_of(sampling: Sampling) -> dict[str, object]:
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_drafts_do_not_change_the_distribution(target: LlamaTarget, name: str) -> None:
     sampling = SAMPLINGS[name]
-    texts, accepted = drafted_texts(target, sampling, SEEDS)
+    expected = pairs(target, sampling)
+    texts, accepted = drafted_texts(target, sampling, expected)
     assert accepted > SEEDS // 20, "the drafts were of no account"
     for seed in range(0, SEEDS, 4):
         its = Sampling(**{**fields_of(sampling), "seed": seed})
         assert generate(target, PROMPT, max_tokens=3, sampling=its).token_ids[:2] == texts[seed]
-    found = deviation(texts, pairs(target, sampling))
+    found = deviation(texts, expected)
     assert abs(found) < ALARM, f"{found:.1f} standard deviations"
 
 
@@ -206,5 +208,5 @@ def test_an_incorrect_acceptance_rule_is_detected(model: Path, rule: Callable[..
     kind = type("Target", (WrongTarget,), {"rule": staticmethod(rule)})
     with kind(model, WIDTH_INDEPENDENT) as wrong, LlamaTarget(wrong.model, WIDTH_INDEPENDENT) as right:
         expected = pairs(right, sampling)
-        texts, _ = drafted_texts(wrong, sampling, SEEDS)
+        texts, _ = drafted_texts(wrong, sampling, expected)
         assert deviation(texts, expected) > ALARM
