@@ -7,14 +7,12 @@ shows the traceback); any other exception is a bug and keeps its traceback.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import inspect
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -107,26 +105,12 @@ class _LazyGroup(TyperGroup):
         return None if verb is None else _LazyCommand(cmd_name, verb)
 
 
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Pause garbage collection: importing makes hundreds of thousands of objects, hardly any of them garbage,
-    and to traverse them again and again takes a tenth of the start."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _load(name: str, verb: Verb) -> Any:
     from suffixsvc_cli.base.logs import log_to_stderr  # structlog: not for --help
 
     use_low_latency_poller()
     log_to_stderr()
-    with _without_collections():
-        module = importlib.import_module(verb.module, __name__)
+    module = importlib.import_module(verb.module, __name__)
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
