@@ -22,11 +22,14 @@ class FairThreads:
     Args:
         executor: has the threads.
         threads: number of functions that run at the same time.
+
+    Attributes:
+        waiting: those that wait, by owner, whose turn is next first.
     """
 
     def __init__(self, executor: Executor, threads: int) -> None:
         self._executor, self._free = executor, threads
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by owner, whose turn is next first
+        self.waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def run(self, owner: str, function: Callable[[], T]) -> T:
         """Return what ``function`` returns, in a thread.
@@ -58,7 +61,7 @@ class FairThreads:
             self._free -= 1
             return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
+        self.waiting.setdefault(owner, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -69,20 +72,20 @@ class FairThreads:
             raise
 
     def _leave(self, owner: str, turn: asyncio.Future[None]) -> None:
-        turns = self._waiting.get(owner, deque())
+        turns = self.waiting.get(owner, deque())
         if turn in turns:  # or its turn has come and was passed on
             turns.remove(turn)
             if not turns:
-                del self._waiting[owner]
+                del self.waiting[owner]
 
     def _next(self) -> None:
         """Give a thread to the next owner that waits."""
-        while self._waiting:
-            owner = next(iter(self._waiting))
-            turns = self._waiting.pop(owner)
+        while self.waiting:
+            owner = next(iter(self.waiting))
+            turns = self.waiting.pop(owner)
             turn = turns.popleft()
             if turns:
-                self._waiting[owner] = turns  # behind the others
+                self.waiting[owner] = turns  # behind the others
             if not turn.done():
                 turn.set_result(None)
                 return
