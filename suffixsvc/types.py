@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -231,55 +231,53 @@ class Draft:
 
 
 class ListedDraft(Draft):
-    """A draft of the core: lists, which a driver reads faster than arrays as short; arrays on request.
+    """A draft that the core gave as lists, which a driver reads faster than arrays as short.
+
+    All arrays are made when the first one is read; from then on it is as any other draft.
 
     Attributes:
-        lists: the five fields of :class:`Draft`, in their order.
+        lists: the five fields of :class:`Draft`, in their order; None once there are arrays.
     """
 
     __slots__ = ("lists",)
 
-    lists: tuple[list[int], list[int], list[float], list[int], list[int]]
+    lists: tuple[list[int], list[int], list[float], list[int], list[int]] | None
 
-    def __init__(
-        self,
+    @staticmethod
+    def of(
         token_ids: list[int],
         parents: list[int],
         probs: list[float],
         sources: list[int],
         match_lens: list[int],
-    ) -> None:
-        object.__setattr__(self, "lists", (token_ids, parents, probs, sources, match_lens))
+    ) -> ListedDraft:
+        """A draft of these lists, which must not be changed."""
+        draft = object.__new__(ListedDraft)
+        object.__setattr__(draft, "lists", (token_ids, parents, probs, sources, match_lens))
+        return draft
 
     def __len__(self) -> int:
-        return len(self.lists[0])
+        return len(self.token_ids if self.lists is None else self.lists[0])
 
-    @property
-    def token_ids(self) -> TokenArray:
-        """int32[n]."""
-        return np.array(self.lists[0], np.int32)
-
-    @property
-    def parents(self) -> TokenArray:
-        """int32[n]."""
-        return np.array(self.lists[1], np.int32)
-
-    @property
-    def probs(self) -> FloatArray:
-        """float32[n]."""
-        return np.array(self.lists[2], np.float32)
-
-    @property
-    def sources(self) -> npt.NDArray[np.uint8]:
-        """uint8[n]."""
-        return np.array(self.lists[3], np.uint8)
-
-    @property
-    def match_lens(self) -> TokenArray:
-        """int32[n]."""
-        return np.array(self.lists[4], np.int32)
+    def __getattr__(self, name: str) -> Any:
+        """Python calls this for slots that are not set."""
+        if name == "lists":  # of a copy
+            return None
+        lists = self.lists
+        if lists is not None:
+            for (field_name, dtype), column in zip(_COLUMNS, lists, strict=True):
+                object.__setattr__(self, field_name, np.array(column, dtype))
+            object.__setattr__(self, "lists", None)
+        return object.__getattribute__(self, name)
 
 
+_COLUMNS: Final = (
+    ("token_ids", np.int32),
+    ("parents", np.int32),
+    ("probs", np.float32),
+    ("sources", np.uint8),
+    ("match_lens", np.int32),
+)
 _EMPTY = Draft.chain([], [], DraftSource.NONE)
 _UNANSWERED = Draft.chain([], [], DraftSource.NONE)
 

@@ -86,7 +86,7 @@ def draft_from(
 ) -> Draft:
     """Draft from a native session; ``names`` maps its source numbers to DraftSource."""
     columns = session.draft(max_tokens, curve, tree, names, bounds or DraftBounds())
-    return Draft.empty() if columns is None else ListedDraft(*columns)
+    return Draft.empty() if columns is None else ListedDraft.of(*columns)
 
 
 class PromptLookup:

@@ -143,28 +143,32 @@ class Session:
             AppendConflict: ``at`` overlaps tokens that differ; AppendGap: it leaves tokens out.
             SessionClosedError, LimitExceededError.
         """
+        tokens: list[int] | TokenArray
+        if type(new_token_ids) is list and len(new_token_ids) <= self._decode_step_tokens:
+            tokens = new_token_ids  # the core checks a short list faster than numpy makes an array of it
+        else:
+            tokens = as_token_array(new_token_ids, "new_token_ids", checked=False)
         params = draft_params(
             max_draft_tokens, verify_cost, tree, self._limits.max_draft_tokens, self._curves
         )
         sent, accepted = (0, 0) if verified is None else as_feedback(verified)
         position = -1 if at is None else as_position(at)
         arguments = position, *params, sent, accepted, core.WIRE_SOURCES
-        tokens: list[int] | TokenArray
-        if type(new_token_ids) is list and len(new_token_ids) <= self._decode_step_tokens:
-            tokens = new_token_ids  # the core checks a short list faster than numpy makes an array of it
-        else:
-            tokens = as_token_array(new_token_ids, "new_token_ids", checked=False)
         if len(tokens) <= self._decode_step_tokens:
             found = self._stepper.step(tokens, *arguments)
         else:
             with self.admit_step(len(tokens)):
                 found = self._stepper.step(tokens, *arguments)
+        if isinstance(found, core.Refusal) and isinstance(tokens, list):
+            tokens = as_token_array(
+                tokens, "new_token_ids"
+            )  # raises unless its elements are integers of numpy
+            found = self._stepper.step(tokens, *arguments)
         if found is None:
             return Draft.empty()
         if isinstance(found, core.Refusal):
-            token_bytes = as_token_array(tokens, "new_token_ids", checked=False).tobytes()
-            raise refusal_error(found, at, token_bytes, self._limits.max_session_tokens)
-        return ListedDraft(*found)
+            raise refusal_error(found, at, np.asarray(tokens).tobytes(), self._limits.max_session_tokens)
+        return ListedDraft.of(*found)
 
     def append_context(self, token_ids: TokenIds) -> None:
         """Append tokens that the model did not write: tool results, the next user turn.
@@ -209,7 +213,7 @@ class Session:
         if found is None:
             return Draft.empty()
         if not isinstance(found, core.Refusal):
-            return ListedDraft(*found)
+            return ListedDraft.of(*found)
         if found.status != core.StepStatus.CONTEXT_MISMATCH:
             raise refusal_error(found, None, b"", self._limits.max_session_tokens)
         tokens = as_token_array(tokens, "context")

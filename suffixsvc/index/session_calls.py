@@ -31,11 +31,14 @@ class KnownCurves:
         self._known: tuple[VerifyCost | None, dict[int, core.Curve]] = None, {}  # replaced whole
 
     def native(self, cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
-        """:func:`native_curve`; an array that cannot be written to is converted once."""
+        """:func:`native_curve`; an array that cannot be written to and is no view is converted once.
+
+        Such an array may still have a view that was made while it could be written to; nothing tells.
+        """
+        if type(cost) is not np.ndarray or cost.flags.writeable or cost.base is not None:
+            return native_curve(cost, max_draft_tokens)
         known, curves = self._known
         if cost is not known:
-            if type(cost) is not np.ndarray or cost.flags.writeable or cost.base is not None:
-                return native_curve(cost, max_draft_tokens)
             self._known = _, curves = cost, {}
         curve = curves.get(max_draft_tokens)
         if curve is None:

@@ -180,11 +180,14 @@ def interrupted(command: list[str], journal: Path, hits: int) -> tuple[int, str]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     finally:
         signal.signal(signal.SIGINT, heard)
-    while process.poll() is None and not names_a_run(journal):
-        time.sleep(0.01)
-    for _ in range(hits):
-        process.send_signal(signal.SIGINT)
-    _, output = process.communicate(timeout=300)
+    try:
+        while process.poll() is None and not names_a_run(journal):
+            time.sleep(0.01)
+        for _ in range(hits):
+            process.send_signal(signal.SIGINT)
+        _, output = process.communicate(timeout=300)
+    finally:
+        process.kill()  # after a failure
     return process.returncode, output
 
 

@@ -56,6 +56,7 @@ def test_arguments_are_checked() -> None:
     for call in (
         lambda: one.value(1),
         lambda: one.variance(1),
+        lambda: one.variance(2**63),
         lambda: one.difference_variance(0, 1),
         lambda: one.observe(1, 0.0, 1.0),
     ):

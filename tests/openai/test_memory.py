@@ -87,15 +87,16 @@ def sampled(client: openai.OpenAI, **fields: Any) -> Any:
 def test_a_second_answer_is_drafted_from_the_first(cycle: Path) -> None:
     with running(settings_of(cycle)) as server, client_of(server) as client:
         first, second = sampled(client), sampled(client)
+        idle(server)  # what is not stored yet makes other drafts
         other = sampled(client, extra_body={"suffixsvc": {"namespace": "other"}})
         reading = sampled(client, extra_body={"suffixsvc": {"namespace": "third", "reads": ["default"]}})
         without = sampled(client, extra_body={"suffixsvc": {"speculation": False}})
     texts = {answer.choices[0].text for answer in (first, second, other, reading, without)}
     assert len(texts) == 1
     assert suffix_tokens(first) == 0
-    assert suffix_tokens(second) > 10
+    assert suffix_tokens(second) > 30
     assert suffix_tokens(other) == 0
-    assert suffix_tokens(reading) > 10
+    assert suffix_tokens(reading) > 30
     speculative = without.metrics["speculative_decoding"]
     assert speculative["num_draft_tokens"] == 0
     assert speculative["tokens_by_source"]["target"] == 60
@@ -132,9 +133,10 @@ def test_principals_do_not_share(cycle: Path, tmp_path: Path) -> None:
         for key in ("sk-alice-1", "sk-bob-123", "sk-alice-2"):
             with client_of(server, key) as client:
                 answers[key] = sampled(client)
+            idle(server)
         assert suffix_tokens(answers["sk-alice-1"]) == 0
         assert suffix_tokens(answers["sk-bob-123"]) == 0
-        assert suffix_tokens(answers["sk-alice-2"]) > 10
+        assert suffix_tokens(answers["sk-alice-2"]) > 30
 
 
 def test_a_cancelled_answer_is_stored_as_incomplete(cycle: Path, data: Path) -> None:
@@ -162,7 +164,7 @@ def test_a_service_stores_outputs_of_several_servers(cycle: Path, service: Serve
         with running(settings_of(cycle, service=service.address)) as server, client_of(server) as client:
             found.append(suffix_tokens(sampled(client)))
     assert found[0] == 0
-    assert found[1] > 10
+    assert found[1] > 30
 
 
 def test_answers_survive_the_death_of_the_service(cycle: Path, service: ServeProcess) -> None:
@@ -179,8 +181,9 @@ def test_a_namespace_that_does_not_exist_yet_can_be_read(cycle: Path) -> None:
         other = {"suffixsvc": {"namespace": "third", "reads": ["second", "default"]}}
         alone = sampled(client, extra_body=other)
         sampled(client, extra_body={"suffixsvc": {"namespace": "default"}})
+        idle(server)
         reading = sampled(
             client, extra_body={"suffixsvc": {"namespace": "fourth", "reads": ["second", "default"]}}
         )
     assert suffix_tokens(alone) == 0
-    assert suffix_tokens(reading) > 10
+    assert suffix_tokens(reading) > 30

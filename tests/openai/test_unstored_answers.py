@@ -57,7 +57,7 @@ def test_it_is_drafted_from_stored_outputs(server: OpenAIServer) -> None:
         assert suffix_tokens(client, **NO_STORE) == 0
         assert suffix_tokens(client, **NO_STORE) == 0
         assert suffix_tokens(client) == 0
-        assert suffix_tokens(client, **NO_STORE) > 10
+        assert suffix_tokens(client, **NO_STORE) > 30
 
 
 def test_others_do_not_draft_from_it_while_it_is_written(server: OpenAIServer) -> None:

@@ -13,6 +13,8 @@ def text_of(alphabet: Sequence[int], longest: int, shortest: int = 1) -> st.Sear
     Hypothesis draws bytes at once, but the elements of a list one by one, which took nine tenths of the time
     of tests of many short texts.
     """
-    return st.binary(min_size=shortest, max_size=longest).map(
-        lambda drawn: [alphabet[byte % len(alphabet)] for byte in drawn]
+    return (
+        st.integers(shortest, longest)  # long ones as often as short ones
+        .flatmap(lambda n: st.binary(min_size=n, max_size=n))
+        .map(lambda drawn: [alphabet[byte % len(alphabet)] for byte in drawn])
     )

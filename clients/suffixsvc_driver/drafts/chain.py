@@ -143,7 +143,7 @@ def columns_of(draft: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]] 
 
     An answer with lazy columns may raise any exception when they are accessed.
     """
-    if type(draft) is ListedDraft:
+    if type(draft) is ListedDraft and draft.lists is not None:
         return draft.lists[:4]
     try:
         tokens, parents, probs, sources = (

@@ -118,7 +118,7 @@ def junk_drafts(draw: st.DrawFn) -> Any:
     if kind == 0:
         return draw(st.sampled_from([None, "draft", 7, [], Draft.empty()]))
     if kind == 1:
-        n = 1_000  # far more than a step has
+        n = 5_000  # more than is read of an answer
         return Draft.chain([draw(st.integers(0, VOCAB))] * n, [1.0] * n, DraftSource.NAMESPACE)
     n = draw(st.integers(0, 12))
     if kind == 2:  # a valid tree, or one with cycles, forward and self references

@@ -48,8 +48,8 @@ struct type_caster<std::span<const T>> {
     Array array;  // the owner of the memory
 };
 
-// A list of ints, or a C-contiguous array of rank 1. An element that is no token becomes -1, which a step
-// refuses.
+// A list, or a C-contiguous array of rank 1. An element of a list that is no int in 0 .. 2^31 - 1 becomes -1,
+// which a step refuses: no code of the element's runs.
 template <>
 struct type_caster<suffixsvc::StepTokens> {
     using Array = make_caster<std::span<const suffixsvc::Token>>;
@@ -61,20 +61,15 @@ struct type_caster<suffixsvc::StepTokens> {
             value.array = array.value;
             return true;
         }
-        // the size is read again: an element's __index__ may change the list
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(src.ptr()); ++i)
-            value.listed.push_back(token_of(borrow(PyList_GET_ITEM(src.ptr(), i))));
+        const Py_ssize_t n = PyList_GET_SIZE(src.ptr());
+        value.listed.reserve(static_cast<std::size_t>(n));
+        for (Py_ssize_t i = 0; i < n; ++i) value.listed.push_back(token_of(PyList_GET_ITEM(src.ptr(), i)));
         return true;
     }
 
-    static suffixsvc::Token token_of(object item) noexcept {
-        if (!PyLong_CheckExact(item.ptr())) {
-            item = PyBool_Check(item.ptr()) ? object() : steal(PyNumber_Index(item.ptr()));
-            PyErr_Clear();
-            if (!item.is_valid()) return -1;
-        }
+    static suffixsvc::Token token_of(PyObject* item) noexcept {
         int overflow = 0;
-        const long long token = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
+        const long long token = PyLong_CheckExact(item) ? PyLong_AsLongLongAndOverflow(item, &overflow) : -1;
         const bool fits =
             overflow == 0 && token >= 0 && token <= std::numeric_limits<suffixsvc::Token>::max();
         return fits ? static_cast<suffixsvc::Token>(token) : -1;

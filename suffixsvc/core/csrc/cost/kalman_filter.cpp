@@ -6,10 +6,18 @@
 namespace suffixsvc {
 
 KalmanFilter::KalmanFilter(std::span<const double> prior, std::size_t n, double scale, double common)
-    : n_(n), prior_(prior.begin(), prior.end()), variance_(prior_), value_(n), row_(n) {
+    : n_(n) {
     if (n == 0 || prior.size() / n != n || prior.size() % n != 0)
         throw std::invalid_argument("prior must have n * n entries");
-    for (double& each : variance_) each = scale * each + common;
+    prior_.assign(prior.begin(), prior.end());
+    for (const double each : prior_) variance_.push_back(scale * each + common);
+    value_.resize(n);
+    row_.resize(n);
+}
+
+double KalmanFilter::at(std::size_t i, std::size_t j) const {
+    if (i >= n_ || j >= n_) throw std::out_of_range("entries must be smaller than the size");
+    return variance_[i * n_ + j];
 }
 
 double KalmanFilter::difference_variance(std::size_t i, std::size_t j) const {

@@ -21,7 +21,7 @@ class KalmanFilter {
 
     // Estimated value of an entry, 0 at first, and its variance. std::out_of_range for an entry >= size().
     double value(std::size_t i) const { return value_.at(i); }
-    double variance(std::size_t i) const { return variance_.at(i * n_ + i); }
+    double variance(std::size_t i) const { return at(i, i); }
 
     // Variance of the difference of two entries.
     double difference_variance(std::size_t i, std::size_t j) const;
@@ -39,7 +39,7 @@ class KalmanFilter {
     const std::vector<double>& values() const { return value_; }
 
   private:
-    double at(std::size_t i, std::size_t j) const { return variance_.at(i * n_ + j); }
+    double at(std::size_t i, std::size_t j) const;
 
     std::size_t n_;
     std::vector<double> prior_, variance_, value_, row_;
