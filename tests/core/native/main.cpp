@@ -13,7 +13,8 @@ int main(int argc, char** argv) try {
         std::string name;
         void (*run)(const StressArguments&);
     } tests[] = {{"index", stress_index}, {"steps", stress_steps},   {"segments", stress_segments},
-                 {"union", stress_union}, {"ngrams", stress_ngrams}, {"words", stress_words}};
+                 {"union", stress_union}, {"ngrams", stress_ngrams}, {"words", stress_words},
+                 {"cost", stress_cost}};
     for (const auto& [name, run] : tests) {
         if (argc > 4 && name != argv[4]) continue;
         run(arguments);
