@@ -15,6 +15,7 @@ import pytest
 from suffixsvc_openai.app.http import body_memory
 from suffixsvc_openai.app.http.body_memory import BodyMemory, HeldBody
 from suffixsvc_openai.app.run import OpenAIServer
+from suffixsvc_openai.protocol.json_values import VALUE_BYTES
 from support.serving import PATIENCE_S, eventually
 
 LIMIT = 4 << 20
@@ -121,7 +122,7 @@ def test_what_a_body_is_parsed_to_counts(server: OpenAIServer, memory: WatchedMe
         answer = httpx.post(address, json=body, timeout=PATIENCE_S)
         assert answer.status_code == status, answer.text
         assert memory.held == 0
-    assert memory.most > 16_000 * body_memory.VALUE_BYTES
+    assert memory.most > 16_000 * VALUE_BYTES
 
 
 def test_short_bodies_have_a_limit_too() -> None:

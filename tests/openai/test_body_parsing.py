@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from suffixsvc_openai.app.http.bodies import MAX_BODY_BYTES, MAX_VALUES
 from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES
-from suffixsvc_openai.app.http.json_values import count_values
 from suffixsvc_openai.app.run import OpenAIServer
 from suffixsvc_openai.protocol.completion_request import CompletionRequest
+from suffixsvc_openai.protocol.json_values import count_values
 from support.serving import PATIENCE_S
 
 TEXT: dict[str, Any] = {"model": "cycle", "prompt": "ab", "max_tokens": 4, "temperature": 0}

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from suffixsvc_openai.protocol.json_values import VALUE_BYTES, count_values
+
 #: bytes that the responses of one principal may take
 MAX_BYTES: Final = 64 << 20
 #: bytes of a response besides its texts: the objects of Python that hold it
@@ -31,6 +33,7 @@ class StoredResponse:
         response: JSON of the response.
         input_items: JSON of the list of its own input items, without those of the responses before it.
         item_ids: ids of the input items and the items of the output.
+        values: number of values of both texts.
     """
 
     id: str
@@ -38,19 +41,27 @@ class StoredResponse:
     response: bytes
     input_items: bytes
     item_ids: tuple[str, ...]
+    values: int
 
     @classmethod
     def of(cls, response: Mapping[str, Any], input_items: Sequence[Mapping[str, Any]]) -> StoredResponse:
         """Store a response, whose items have ids."""
         ids = tuple(item["id"] for item in (*input_items, *response["output"]))
         previous = response["previous_response_id"]
-        return cls(response["id"], previous, _json(response), _json(input_items), ids)
+        texts = _json(response), _json(input_items)
+        values = sum(count_values(text, len(text)) for text in texts)
+        return cls(response["id"], previous, *texts, ids, values)
 
     @property
     def size(self) -> int:
         """Bytes that it takes."""
         texts = len(self.response) + len(self.input_items)
         return texts + _OVERHEAD_BYTES + _ID_BYTES * len(self.item_ids)
+
+    @property
+    def read_size(self) -> int:
+        """Bytes that its items take once they are read."""
+        return len(self.response) + len(self.input_items) + VALUE_BYTES * self.values
 
     @property
     def body(self) -> dict[str, Any]:
@@ -146,14 +157,13 @@ class ResponseStore:
                 shelf.responses.move_to_end(stored.id)
         return found
 
-    def items(self, principal: str, item_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return items of stored responses and of their input by id, without those that are not stored."""
+    def owners(self, principal: str, item_ids: Iterable[str]) -> list[StoredResponse]:
+        """Return the responses that have items, also as their input: of each item the newest one, if any."""
         wanted = set(item_ids)
         with self._lock:
             shelf = self._shelf(principal)
             owners = {next(reversed(shelf.owners[each])) for each in wanted if each in shelf.owners}
-            responses = [self._used(shelf, owner) for owner in owners]
-        return {item["id"]: item for stored in responses for item in stored.items if item["id"] in wanted}
+            return [self._used(shelf, owner) for owner in owners]
 
     def delete(self, principal: str, response_id: str) -> None:
         """Delete a response. Raises MissingResponseError."""
@@ -180,6 +190,12 @@ class ResponseStore:
             del shelf.owners[item_id][response_id]
             if not shelf.owners[item_id]:
                 del shelf.owners[item_id]
+
+
+def items_of(owners: Iterable[StoredResponse], item_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return items of responses by id, without those that no response has."""
+    wanted = set(item_ids)
+    return {item["id"]: item for stored in owners for item in stored.items if item["id"] in wanted}
 
 
 def _json(value: Any) -> bytes:

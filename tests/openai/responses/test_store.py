@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from suffixsvc_openai.responses.stored import MissingResponseError, ResponseStore, StoredResponse
+from suffixsvc_openai.responses.stored import MissingResponseError, ResponseStore, StoredResponse, items_of
 
 
 def stored(name: str, previous: str | None = None, text: str = "") -> StoredResponse:
@@ -23,6 +23,10 @@ def ids(found: list[StoredResponse]) -> list[str]:
     return [each.id for each in found]
 
 
+def items(store: ResponseStore, principal: str, item_ids: list[str]) -> dict[str, dict[str, Any]]:
+    return items_of(store.owners(principal, item_ids), item_ids)
+
+
 def has(store: ResponseStore, name: str, principal: str = "p") -> bool:
     """Whether a response is stored; makes it a used one."""
     try:
@@ -37,16 +41,16 @@ def test_a_response_and_its_items_are_found() -> None:
     found = store.get("p", "resp_a")
     assert [item["id"] for item in found.items] == ["in_a", "msg_a"]
     assert found.body["output"][0]["content"] == "\ud800 \u00e9"
-    items = store.items("p", ["in_a", "msg_b"])
-    assert list(items) == ["in_a"]
-    assert items["in_a"]["role"] == "user"
+    found_items = items(store, "p", ["in_a", "msg_b"])
+    assert list(found_items) == ["in_a"]
+    assert found_items["in_a"]["role"] == "user"
 
 
 def test_principals_do_not_see_each_other() -> None:
     store = ResponseStore()
     store.add("p", stored("a"))
     assert not has(store, "a", "q")
-    assert not store.items("q", ["msg_a"])
+    assert not items(store, "q", ["msg_a"])
     with pytest.raises(MissingResponseError):
         store.history("q", "resp_a")
     with pytest.raises(MissingResponseError):
@@ -75,10 +79,10 @@ def test_the_least_recently_used_are_dropped() -> None:
     for name in "abc":
         store.add("p", stored(name))
     store.get("p", "resp_a")
-    store.items("p", ["msg_b"])
+    items(store, "p", ["msg_b"])
     store.add("p", stored("d"))
     assert [name for name in "abcd" if has(store, name)] == ["a", "b", "d"]
-    assert not store.items("p", ["msg_c"])
+    assert not items(store, "p", ["msg_c"])
     store.add("q", stored("e"))  # a limit for each
     assert has(store, "a")
 
@@ -107,7 +111,7 @@ def test_deleting_frees_the_bytes() -> None:
     for name in "ab":
         store.add("p", stored(name))
     store.delete("p", "resp_b")
-    assert not store.items("p", ["msg_b"])
+    assert not items(store, "p", ["msg_b"])
     with pytest.raises(MissingResponseError):
         store.delete("p", "resp_b")
     store.add("p", stored("c"))
@@ -124,6 +128,6 @@ def test_an_item_is_found_as_long_as_a_response_has_it(deleted: str) -> None:
     response = {"id": "resp_b", "previous_response_id": None, "output": [message]}
     store.add("p", StoredResponse.of(response, [message, message]))
     store.delete("p", f"resp_{deleted}")
-    assert store.items("p", ["msg_a"]) == {"msg_a": message}
+    assert items(store, "p", ["msg_a"]) == {"msg_a": message}
     store.delete("p", "resp_a" if deleted == "b" else "resp_b")
-    assert not store.items("p", ["msg_a"])
+    assert not items(store, "p", ["msg_a"])

@@ -10,8 +10,8 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES, HeldBody
-from suffixsvc_openai.app.http.json_values import count_values, non_finite
 from suffixsvc_openai.protocol.errors import ApiError, invalid, of_validation, overloaded, path_of
+from suffixsvc_openai.protocol.json_values import count_values, non_finite
 
 #: bytes of a body
 MAX_BODY_BYTES: Final = 16 << 20

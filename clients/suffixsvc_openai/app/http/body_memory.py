@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from suffixsvc_openai.protocol.json_values import VALUE_BYTES
+
 #: bytes of all bodies together
 MAX_TOTAL_BYTES: Final = 256 << 20
 #: bytes of a short body
 SHORT_BODY_BYTES: Final = 100 << 10
-#: bytes of a parsed value; small dicts are the largest, of 1.1 MB of them 36 MiB were measured
-VALUE_BYTES: Final = 192
 #: one part of so many is used by short bodies only
 _PARTS: Final = 8
 
@@ -71,6 +71,10 @@ class HeldBody:
     def add_values(self, values: int) -> bool:
         """Count the values that the body is parsed to; return False if there is no memory for them."""
         return self._take(values * VALUE_BYTES, short=len(self.data) <= SHORT_BODY_BYTES)
+
+    def add_stored(self, size: int) -> bool:
+        """Count bytes that are read from stored responses; return False if there is no memory for them."""
+        return self._take(size, short=self.size + size <= SHORT_BODY_BYTES)
 
     def parsed(self) -> None:
         """Free the bytes. They still count, as texts that were parsed from them, until :meth:`drop`."""

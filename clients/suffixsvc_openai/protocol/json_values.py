@@ -19,11 +19,13 @@ _QUOTE: Final = ord('"')
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.DOTALL)
 #: strings and separators per value, at most: a key, the value and a comma
 _TOKENS_PER_VALUE: Final = 3
+#: bytes of a parsed value; small dicts are the largest, of 1.1 MB of them 36 MiB were measured
+VALUE_BYTES: Final = 192
 #: separators that are not looked at closely
 _FEW: Final = 4096
 
 
-def count_values(text: bytearray, limit: int) -> int:
+def count_values(text: bytes | bytearray, limit: int) -> int:
     """Return the number of values of JSON text, at most ``limit + 1``.
 
     Values are counted by the commas and opening brackets outside of strings, which is at most one less and
