@@ -127,10 +127,10 @@ def test_what_a_body_is_parsed_to_counts(server: OpenAIServer, memory: WatchedMe
 
 def test_short_bodies_have_a_limit_too() -> None:
     memory = BodyMemory(LIMIT)
-    with memory.body() as long:
+    with memory.body("p") as long:
         assert long.add(bytes(LONG))
         assert not long.add(b"a")
-        shorts = [HeldBody(memory) for _ in range(LIMIT // SHORT)]
+        shorts = [HeldBody(memory, f"p{i}") for i in range(LIMIT // SHORT)]
         taken = [short for short in shorts if short.add(bytes(SHORT))]
         assert len(taken) == (LIMIT - LONG) // SHORT < len(shorts)
         assert memory.held <= LIMIT
@@ -139,6 +139,30 @@ def test_short_bodies_have_a_limit_too() -> None:
             short.drop()
         assert memory.held == LONG
     assert memory.held == 0
+
+
+@pytest.mark.parametrize("size", [SHORT, 2 * SHORT])
+def test_the_bodies_of_one_principal_keep_no_other_out(size: int) -> None:
+    """One with 14 slow connections once took all: every other principal got 503."""
+    memory = BodyMemory(LIMIT)
+    ours = [HeldBody(memory, "alice") for _ in range(LIMIT // size + 1)]
+    taken = [body for body in ours if body.add(bytes(size))]
+    assert LIMIT // 3 < memory.held <= LIMIT // 2
+    with memory.body("bob") as body:
+        assert body.add(bytes(size))
+        assert not ours[-1].add(bytes(size))
+    for body in taken:
+        body.drop()
+    assert not memory.held
+    assert not memory.shares
+
+
+def test_the_only_body_of_a_principal_may_take_more_than_it_leaves() -> None:
+    memory = BodyMemory(LIMIT)
+    with memory.body("alice") as large, memory.body("alice") as short, memory.body("alice") as other:
+        assert all(large.add(bytes(LONG // 4)) for _ in range(4))
+        assert not other.add(bytes(2 * SHORT))
+        assert short.add(bytes(SHORT)), "the part for short bodies is left to it too"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -22,8 +22,8 @@ from support.serving import PATIENCE_S, eventually
 
 LIMIT = 8 << 20
 SIZE = 1 << 20
-#: of this size as many as fit into the part of the memory for long bodies
-FIT = (LIMIT - LIMIT // 8) // (SIZE + 1000)
+#: of this size as many as one principal may have: they take half of the memory for long bodies at most
+FIT = (LIMIT - LIMIT // 8) // 2 // (SIZE + 1000)
 THREADS = 4
 
 

@@ -95,7 +95,7 @@ class Service:
         Raises:
             ApiError: 400, 408, 413, 429 or 503.
         """
-        with self.bodies.body() as held:
+        with self.bodies.body(principal) as held:
             body = await read_body(request, kind, held)
             self.metrics.ignored(len(unknown_fields(body)))
             try:

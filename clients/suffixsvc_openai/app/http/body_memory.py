@@ -2,12 +2,15 @@
 
 Bytes count as they arrive, so a client that announces a long body and sends nothing takes no memory from
 others. Part of the memory is for short bodies: those that fill the rest do not keep ordinary requests out.
+The bodies of one principal take at most as much as they leave, so that it cannot keep others out; its short
+bodies are counted apart. Its only body may take more: else the largest ones would never find room.
 Used in the event loop only.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -30,18 +33,20 @@ class BodyMemory:
 
     Attributes:
         held: bytes that they have now.
+        shares: these bytes by principal, and by whether they are of short bodies.
         parsing: held while a long body is parsed. The interpreter runs nothing else meanwhile, so that the
             event loop would wait for all that are parsed at the same time.
     """
 
     def __init__(self, limit: int = MAX_TOTAL_BYTES) -> None:
         self.limit, self.held = limit, 0
+        self.shares: Counter[tuple[str, bool]] = Counter()
         self.parsing = asyncio.Lock()
 
     @contextmanager
-    def body(self) -> Iterator[HeldBody]:
-        """Hold one more body for the block, however it ends."""
-        body = HeldBody(self)
+    def body(self, principal: str) -> Iterator[HeldBody]:
+        """Hold one more body of a principal for the block, however it ends."""
+        body = HeldBody(self, principal)
         try:
             yield body
         finally:
@@ -57,9 +62,9 @@ class HeldBody:
         parsing: see :class:`BodyMemory`.
     """
 
-    def __init__(self, memory: BodyMemory) -> None:
-        self._memory, self.parsing = memory, memory.parsing
-        self.data, self.size = bytearray(), 0
+    def __init__(self, memory: BodyMemory, principal: str) -> None:
+        self._memory, self._principal, self.parsing = memory, principal, memory.parsing
+        self.data, self.size, self._short = bytearray(), 0, True
 
     def add(self, part: bytes) -> bool:
         """Append bytes; return False, and append nothing, if there is no memory for them."""
@@ -83,13 +88,27 @@ class HeldBody:
     def _take(self, size: int, *, short: bool) -> bool:
         memory = self._memory
         limit = memory.limit if short else memory.limit - memory.limit // _PARTS
-        if memory.held + size > limit:
+        left = limit - memory.held
+        # a long body is weighed with all of its principal, a short one with the short ones
+        own = sum(memory.shares[self._principal, kind] for kind in {True, short})
+        if size > left or (own > self.size and own + size > left):
             return False
+        size += self.size
+        self._count(-self.size)
+        self._short = short
+        self._count(size)
+        return True
+
+    def _count(self, size: int) -> None:
+        memory = self._memory
         self.size += size
         memory.held += size
-        return True
+        share = self._principal, self._short
+        memory.shares[share] += size
+        if not memory.shares[share]:
+            del memory.shares[share]
 
     def drop(self) -> None:
         """Give the memory back. Idempotent."""
-        self._memory.held -= self.size
-        self.data, self.size = bytearray(), 0
+        self._count(-self.size)
+        self.data = bytearray()

@@ -32,7 +32,7 @@ async def _start(service: Service, request: Request) -> tuple[Call, ResponseWrit
     async with service.reading(request, ResponsesRequest, principal) as body:
         service.require_model(body.model)
         body.check()
-        with service.bodies.body() as held:
+        with service.bodies.body(principal) as held:
             asked = await conversation_of(body, service.responses, principal, held)
             turn, chat = asked.turn, service.chat
             messages = ((each["role"], each["content"]) for each in turn.messages)
