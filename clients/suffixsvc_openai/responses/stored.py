@@ -1,7 +1,8 @@
 """Stored responses: what ``previous_response_id``, ``item_reference`` and ``GET /v1/responses/ID`` find.
 
-Each principal has its own, in memory, bounded in bytes; the least recently used are dropped. A response
-records the one that it follows, not the conversation: the history of a response is found along these links.
+Each principal has its own, in memory, bounded in bytes; the least recently used are dropped, beyond the bytes
+of all principals those of the one that has most. A response records the one that it follows, not the
+conversation: the history of a response is found along these links.
 Texts are kept as JSON, so that their size is known.
 """
 
@@ -18,6 +19,8 @@ from suffixsvc_openai.protocol.json_values import VALUE_BYTES, count_values
 
 #: bytes that the responses of one principal may take
 MAX_BYTES: Final = 64 << 20
+#: bytes that the responses of all principals may take
+MAX_TOTAL_BYTES: Final = 1 << 30
 #: bytes of a response besides its texts: the objects of Python that hold it
 _OVERHEAD_BYTES: Final = 1024
 _ID_BYTES: Final = 400
@@ -108,10 +111,11 @@ class ResponseStore:
 
     Args:
         max_bytes: limit of each principal. A larger response is not stored.
+        max_total: limit of all principals together, at least that of each.
     """
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int = MAX_BYTES, max_total: int = MAX_TOTAL_BYTES) -> None:
+        self._max_bytes, self._max_total, self._size = max_bytes, max_total, 0
         self._lock = threading.Lock()
         self._shelves: dict[str, _Shelf] = {}
 
@@ -125,8 +129,14 @@ class ResponseStore:
             for item_id in stored.item_ids:
                 shelf.owners.setdefault(item_id, {})[stored.id] = None
             shelf.size += stored.size
+            self._size += stored.size
             while shelf.size > self._max_bytes:
                 self._drop(shelf, next(iter(shelf.responses)))
+            while self._size > self._max_total:
+                largest = max(self._shelves, key=lambda each: self._shelves[each].size)
+                self._drop(self._shelves[largest], next(iter(self._shelves[largest].responses)))
+                if not self._shelves[largest].responses:
+                    del self._shelves[largest]
 
     def keep(
         self, principal: str, input_items: Sequence[Mapping[str, Any]], response: Mapping[str, Any]
@@ -182,10 +192,10 @@ class ResponseStore:
         shelf.responses.move_to_end(response_id)
         return shelf.responses[response_id]
 
-    @staticmethod
-    def _drop(shelf: _Shelf, response_id: str) -> None:
+    def _drop(self, shelf: _Shelf, response_id: str) -> None:
         stored = shelf.responses.pop(response_id)
         shelf.size -= stored.size
+        self._size -= stored.size
         for item_id in set(stored.item_ids):
             del shelf.owners[item_id][response_id]
             if not shelf.owners[item_id]:

@@ -87,6 +87,26 @@ def test_the_least_recently_used_are_dropped() -> None:
     assert has(store, "a")
 
 
+def test_beyond_the_bytes_of_all_the_principal_with_most_loses_its_oldest() -> None:
+    one = stored("a").size
+    store = ResponseStore(4 * one, max_total=5 * one)
+    for name in "abc":
+        store.add("p", stored(name))
+    store.add("q", stored("d"))
+    store.add("r", stored("e"))
+    for name, principal in (("f", "r"), ("g", "s")):
+        store.add(principal, stored(name))
+    assert [name for name in "abc" if has(store, name)] == ["c"]
+    assert has(store, "d", "q")
+    assert has(store, "e", "r")
+    assert has(store, "f", "r")
+    assert has(store, "g", "s")
+    store.delete("r", "resp_e")  # what is deleted leaves room
+    store.add("t", stored("h"))
+    assert has(store, "f", "r")
+    assert has(store, "c")
+
+
 def test_a_conversation_loses_its_first_response_first() -> None:
     sizes = [stored("a").size, stored("b", "a").size, stored("c", "b").size]
     store = ResponseStore(sum(sizes))
