@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,27 @@ def test_input_items_are_listed_in_pages(brief_client: openai.OpenAI) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             brief_client.responses.input_items.list(response.id, extra_query=wrong)
         assert caught.value.param == next(iter(wrong))
+
+
+def test_long_input_items_are_read_in_a_thread(keyed: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop, and so all other answers, once waited for them."""
+    loads, in_loop = json.loads, []
+
+    def watched(text: Any, **fields: Any) -> Any:
+        if isinstance(text, bytes) and len(text) > 1 << 17:
+            in_loop.append(asyncio._get_running_loop() is not None)
+        return loads(text, **fields)
+
+    monkeypatch.setattr("suffixsvc_openai.responses.stored.json.loads", watched)
+    text = "a" * (1 << 18)
+    with client_of(keyed, ALICE) as alice:
+        response = ask(
+            alice, [{"role": "user", "content": text}, {"role": "user", "content": "hi"}], truncation="auto"
+        )
+        items: Any = alice.responses.input_items.list(response.id, order="asc").data
+    assert items[0].content[0].text == text
+    assert in_loop
+    assert not any(in_loop)
 
 
 def test_a_stored_response_is_not_streamed(brief_client: openai.OpenAI) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
@@ -9,9 +10,10 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.protocol.errors import ApiError, invalid, of_validation, unsupported
-from suffixsvc_openai.responses.stored import MissingResponseError
+from suffixsvc_openai.responses.stored import MissingResponseError, StoredResponse
 
 _PAGE: Final = 20
 _MAX_PAGE: Final = 100
@@ -62,15 +64,22 @@ async def list_input_items(service: Service, request: Request) -> Response:
     except ValidationError as error:
         raise of_validation(error) from None
     try:
-        items = service.responses.get(principal, request.path_params["id"]).inputs
+        stored = service.responses.get(principal, request.path_params["id"])
     except MissingResponseError as error:
         raise _not_found(error) from None
+    if len(stored.input_items) <= SHORT_BODY_BYTES:
+        return _listed(stored, page)
+    return await asyncio.to_thread(_listed, stored, page)  # other answers do not wait meanwhile
+
+
+def _listed(stored: StoredResponse, page: _Page) -> Response:
+    items = stored.inputs
     if page.order == "desc":
         items.reverse()
-    return JSONResponse(_listed(items, page))
+    return JSONResponse(_page_of(items, page))
 
 
-def _listed(items: list[dict[str, Any]], page: _Page) -> dict[str, Any]:
+def _page_of(items: list[dict[str, Any]], page: _Page) -> dict[str, Any]:
     ids = [item["id"] for item in items]
     if page.after is not None and page.after not in ids:
         raise invalid("after", "be the id of an input item", got=repr(page.after)[:80])
