@@ -48,6 +48,8 @@ LARGE = [
     (ChatRequest, "stop", f'{CHAT}, "stop": {listed(chr(34) + "a" + chr(34))}'),
     (ChatRequest, "modalities[0]", f'{CHAT}, "modalities": {listed("1")}'),
     (ChatRequest, "metadata", f'{CHAT}, "metadata": {fields("1")}'),
+    (ChatRequest, "metadata.a", f'{CHAT}, "metadata": {json.dumps({"a": "a" * 513})}'),
+    (ChatRequest, "metadata." + "a" * 65, f'{CHAT}, "metadata": {json.dumps({"a" * 65: ""})}'),
     (ChatRequest, "logit_bias", f'{CHAT}, "logit_bias": {fields("1000")}'),
     (ChatRequest, "suffixsvc.reads[0]", f'{CHAT}, "suffixsvc": {{"reads": {listed("1")}}}'),
     (CompletionRequest, "prompt", f'"prompt": {listed("{}")}'),

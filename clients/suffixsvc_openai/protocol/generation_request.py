@@ -19,6 +19,8 @@ MAX_STOP_CHARACTERS: Final = 1000
 #: choices of one request, over all its prompts
 MAX_CHOICES: Final = 64
 MAX_METADATA: Final = 16
+MAX_METADATA_NAME: Final = 64
+MAX_METADATA_TEXT: Final = 512
 #: messages of a chat, or items of an input
 MAX_MESSAGES: Final = 16_384
 MAX_TOOLS: Final = 1024
@@ -123,7 +125,14 @@ class GenerationRequest(Body):
         dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]] | None, _at_most(MAX_BIASES)
     ] = None
     max_tokens: int | None = Field(None, ge=1)
-    metadata: Annotated[dict[str, str] | None, _at_most(MAX_METADATA)] = None
+    metadata: Annotated[
+        dict[
+            Annotated[str, Field(max_length=MAX_METADATA_NAME)],
+            Annotated[str, Field(max_length=MAX_METADATA_TEXT)],
+        ]
+        | None,
+        _at_most(MAX_METADATA),
+    ] = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
