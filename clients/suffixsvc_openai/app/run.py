@@ -27,6 +27,8 @@ from suffixsvc.runtime.server_lifecycle import (
 )
 from suffixsvc.transport.loopback import host_and_port, require_loopback, resolve
 from suffixsvc_openai.app.application import create_application
+from suffixsvc_openai.app.http import streaming
+from suffixsvc_openai.app.http.connections import TimedConnection, end_stalled
 from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.metrics import Metrics
 from suffixsvc_openai.app.service import Service
@@ -98,6 +100,7 @@ class OpenAIServer(ClosedOnExit):
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                http=TimedConnection,
                 ws="none",
                 server_header=False,
                 timeout_graceful_shutdown=int(_FLUSH_SECONDS),
@@ -173,6 +176,7 @@ def _listen(settings: ServerSettings) -> socket.socket:
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        end_stalled(found, streaming.STALL_SECONDS)
         found.bind((ip, port))
     except OSError as error:
         found.close()
