@@ -24,8 +24,6 @@ from suffixsvc_openai.protocol.errors import ApiError
 
 #: seconds between two checks for news
 _TICK: Final = 0.1
-#: seconds without news after which a comment is sent, so that proxies keep the connection
-_IDLE_SECONDS: Final = 15.0
 
 
 async def live_page(service: Service, request: Request) -> Response:
@@ -61,15 +59,9 @@ def _require_same_site(request: Request) -> None:
 
 async def _events(service: Service, request: Request, viewer: Viewer) -> AsyncIterator[str]:
     yield event(viewer.begin())
-    loop = asyncio.get_running_loop()
-    last = loop.time()
     while not service.feed.closed and not await request.is_disconnected():
         for message in viewer.news():
             yield event(message)
-            last = loop.time()
-        if loop.time() - last > _IDLE_SECONDS:
-            yield ": idle\n\n"
-            last = loop.time()
         await asyncio.sleep(_TICK)
 
 

@@ -152,6 +152,10 @@ class Call:
         self._woken = False
         self._ready.set()
 
+    async def begun(self) -> None:
+        """Wait for the first event, which :meth:`events` yields at once then."""
+        await self._ready.wait()
+
     async def events(self) -> AsyncIterator[Event]:
         """Yield what was handed over, until every answer has ended."""
         left = len(self.jobs)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
+from suffixsvc_openai.app.http import streaming
 from suffixsvc_openai.app.http.streaming import EventStream, while_connected
 from suffixsvc_openai.engine.call import Call, Event
 from suffixsvc_openai.engine.engine import Engine
@@ -28,13 +31,15 @@ class Writer(Protocol):
         """Return the server-sent events of a stream; those that an error ends have it as the last one.
 
         Args:
-            begun: what :meth:`read` returned for the first event.
+            begun: what :meth:`read` returned for the first event, if there was one in time.
             events: the others.
         """
 
 
 async def respond(engine: Engine, request: Request, call: Call, writer: Writer, *, stream: bool) -> Response:
     """Return the response of a call, once it is known that there is an answer.
+
+    A stream begins after :data:`~suffixsvc_openai.app.http.streaming.QUIET_SECONDS` in any case.
 
     Raises:
         ApiError: an answer failed.
@@ -45,12 +50,11 @@ async def respond(engine: Engine, request: Request, call: Call, writer: Writer, 
         if not stream:
             return JSONResponse(await while_connected(request, writer.whole(events)))
         # errors of the first step have a status of their own, before the headers are sent
-        begun = writer.read(await while_connected(request, _first(events)))
+        begun: list[dict[str, Any]] = []
+        with suppress(TimeoutError):
+            await while_connected(request, asyncio.wait_for(call.begun(), streaming.QUIET_SECONDS))
+            begun = writer.read(await anext(events))
         return EventStream(engine, call, writer.stream(begun, events))
     except BaseException:
         engine.cancel(call)
         raise
-
-
-async def _first(events: Events) -> Event:
-    return await anext(events)

@@ -2,7 +2,8 @@
 
 A client that disconnects cancels its call: the lanes are free within one step. A slow client does not delay
 its lanes; the text waits here, in the memory that the call's tokens need. The client of a stream that
-takes nothing for a minute is disconnected.
+takes nothing for a minute is disconnected. A stream that has nothing to send has comments, or proxies and
+clients would take it for dead.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _log = structlog.get_logger(__name__)
 
 #: seconds after which a client that takes no data is disconnected
 STALL_SECONDS: Final = 60.0
+#: seconds without data after which a stream has a comment; clients and proxies wait 60 s or less for data
+QUIET_SECONDS: Final = 10.0
+_COMMENT: Final[Message] = {"type": "http.response.body", "body": b": waiting\n\n", "more_body": True}
 #: json.dumps makes an encoder per call
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -78,7 +82,8 @@ async def with_end(events: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 class TimedStream(StreamingResponse):
-    """A stream of server-sent events to a client that takes data in time, or is disconnected.
+    """A stream of server-sent events, with comments where there are none for a while, to a client that takes
+    data in time, or is disconnected.
 
     Args:
         events: texts of the events.
@@ -90,15 +95,44 @@ class TimedStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
-
-        async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(STALL_SECONDS):
-                await send(message)
-
+        sender = _Sender(send)
+        comments = asyncio.create_task(sender.fill_silence())
         try:
-            await super().__call__(scope, receive, send_in_time)
+            await super().__call__(scope, receive, sender.send)
         except* TimeoutError:  # the server closes the connection of a response that is incomplete
             _log.warning("a client took no data and was disconnected", seconds=STALL_SECONDS)
+        finally:
+            comments.cancel()
+
+
+class _Sender:
+    """Sends the messages of one response, and comments between them."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._lock = asyncio.Lock()  # a comment that waits for a slow client must not follow the last message
+        self._open = False
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+
+    async def send(self, message: Message) -> None:
+        """Send a message. Raises TimeoutError: the client takes no data."""
+        async with asyncio.timeout(STALL_SECONDS), self._lock:
+            await self._send(message)
+            self._open = message["type"] == "http.response.start" or message.get("more_body", False)
+            self._last = self._loop.time()
+
+    async def fill_silence(self) -> None:
+        """Send comments until it is cancelled."""
+        while True:
+            quiet = self._loop.time() - self._last
+            if quiet < QUIET_SECONDS:
+                await asyncio.sleep(QUIET_SECONDS - quiet)
+                continue
+            async with self._lock:
+                if self._open:
+                    await self._send(_COMMENT)
+                self._last = self._loop.time()
 
 
 class EventStream(TimedStream):
