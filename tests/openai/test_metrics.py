@@ -229,3 +229,9 @@ def test_errors_are_counted_by_status_and_code(
         "server_stopping": 1,
     }
     assert found["request_success_total"] == found["e2e_request_latency_seconds_count"] == 0
+
+
+def test_errors_of_urls_are_counted(fresh: OpenAIServer) -> None:
+    for method, path in (("GET", "/v1/nothing"), ("POST", "/v1/responses/compact"), ("PUT", "/v1/models")):
+        httpx.request(method, f"http://{fresh.address}{path}", timeout=PATIENCE_S)
+    assert Scrape(fresh).by("error_responses_total", "status") == {"404": 2, "405": 1}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
@@ -57,7 +56,7 @@ def create_application(service: Service) -> FastAPI:
     add("GET", "/v1/responses/{id}/input_items", list_input_items)
     for kind in (ApiError, SuffixError, Exception):
         app.add_exception_handler(kind, partial(_on_error, service))
-    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(HTTPException, partial(_on_http_error, service))
     for gone in (ClientGone, ClientDisconnect):
         app.add_exception_handler(gone, _on_gone)
     return app
@@ -96,7 +95,7 @@ async def _on_error(service: Service, _request: Request, error: Exception) -> Re
     return JSONResponse(found.body, found.status, headers=found.headers)
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
+async def _on_http_error(service: Service, request: Request, error: Exception) -> Response:
     """An unknown URL, or a method that it does not have."""
     status, headers = HTTPStatus.NOT_FOUND, None
     if isinstance(error, HTTPException):
@@ -104,8 +103,9 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     path = f"{request.method} {request.url.path}"[:200]
     text = "this URL does not exist" if status == HTTPStatus.NOT_FOUND else status.phrase
     remedy = None if request.url.path.startswith("/v1/") else "The paths of the API begin with /v1/."
-    body: dict[str, Any] = ApiError(status, f"{text}: {path}", remedy=remedy).body
-    return JSONResponse(body, status, headers=headers)
+    found = ApiError(status, f"{text}: {path}", remedy=remedy)
+    service.metrics.refused(found)
+    return JSONResponse(found.body, status, headers=headers)
 
 
 async def _on_gone(_request: Request, _error: Exception) -> Response:
