@@ -263,6 +263,7 @@ def test_null_is_the_default_of_every_optional_field(http: httpx.Client) -> None
         "user",
         "tools",
         "logprobs",
+        "suffixsvc",
     ]
     answer = http.post("/v1/chat/completions", json={**CHAT, **dict.fromkeys(names)})
     assert answer.status_code == 200, answer.text

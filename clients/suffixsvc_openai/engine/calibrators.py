@@ -1,4 +1,6 @@
-"""Calibration of the drafting layers, by principal: what one sends never changes the drafts of another.
+"""Calibration of the drafting layers, by principal: none learns from the answers of another.
+
+Prices of steps and the rate of the batch are shared, so the length of drafts can depend on others.
 
 It is kept in memory only; a principal begins uncalibrated after a restart.
 """

@@ -202,8 +202,10 @@ class Memory(ClosedOnExit):
                 namespace.forget(output)
 
     def stored(self, principal: str) -> list[Stored]:
-        """Return the namespaces of a principal that have outputs, the largest first; at most
-        :data:`MAX_STORED` of them are read.
+        """Return the namespaces of a principal that have outputs, the largest first.
+
+        Of more than :data:`MAX_STORED` only as many are read, those that the backend lists first: sizes are
+        known after reading.
 
         Raises:
             SuffixError: a service does not answer.

@@ -4,6 +4,7 @@
 status     when                                               code
 =========  =================================================  =======================================
 400        an invalid request; ``param`` names the field      context_length_exceeded, or null
+400        an argument beyond a limit of the engine           limit_exceeded
 401        a missing or unknown API key                       invalid_api_key
 403        a browser's page that is not of this machine       origin_not_allowed
 404        an unknown model or URL                            model_not_found, or null

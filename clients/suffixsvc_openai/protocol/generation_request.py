@@ -105,6 +105,10 @@ class Suffixsvc(BaseModel):
     speculation: bool = True
 
 
+def _or_defaults(value: Any) -> Any:
+    return Suffixsvc() if value is None else value
+
+
 class GenerationRequest(Body):
     """Fields that chat and text completions share."""
 
@@ -136,7 +140,7 @@ class GenerationRequest(Body):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    suffixsvc: Suffixsvc = Suffixsvc()
+    suffixsvc: Annotated[Suffixsvc, BeforeValidator(_or_defaults)] = Suffixsvc()
 
     @property
     def include_usage(self) -> bool:

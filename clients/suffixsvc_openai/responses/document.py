@@ -90,7 +90,7 @@ def _settings(asked: ResponsesRequest) -> dict[str, Any]:
         "max_output_tokens": asked.max_output_tokens,
         "max_tool_calls": asked.max_tool_calls,
         "metadata": asked.metadata or {},
-        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "parallel_tool_calls": asked.parallel,
         "presence_penalty": _or(asked.presence_penalty, 0.0),
         "previous_response_id": asked.previous_response_id,
         "prompt_cache_key": asked.prompt_cache_key,

@@ -127,6 +127,16 @@ class ResponsesRequest(GenerationRequest):
         return not self.suffixsvc.no_store if self.store is None else self.store
 
     @property
+    def parallel(self) -> bool:
+        """Whether the answer may have several calls; a required call is one unless more are allowed."""
+        if self.parallel_tool_calls is not None:
+            return self.parallel_tool_calls
+        choice = self.tool_choice
+        if isinstance(choice, dict):  # a function has no mode
+            return bool(choice.get("mode") == "auto")
+        return bool(choice != "required")
+
+    @property
     def format(self) -> Mapping[str, Any]:
         """``text.format``; its type is "text" by default."""
         given = None if self.text is None else self.text.format

@@ -258,7 +258,9 @@ class ToolCallParser:
         if char == "}" and self._body is not None and self._body.doubled:
             self._body = None
             return at + 1
-        if not self._expect((*self._closers, *self._syntax.openers, *_BARE), char):
+        # an object after the same opener is one more call, also if bare ones are not
+        bare = self._bare or (("{",) if self._open else ())
+        if not self._expect((*self._closers, *self._syntax.openers, *bare), char):
             return self._reject(at)
         return at
 

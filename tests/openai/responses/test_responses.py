@@ -17,6 +17,8 @@ from openai.types.responses import (
 
 import openai
 from suffixsvc import SuffixCache
+from suffixsvc_openai.responses.document import Document
+from suffixsvc_openai.responses.request import ResponsesRequest
 from support.openai_serving import client_of, cycle_text, running, settings_of
 from support.response_tools import CHAT_TOOLS, TOOLS
 from support.stored import stored_outputs
@@ -94,6 +96,22 @@ def test_without_parallel_calls_the_first_one_counts(caller: openai.OpenAI) -> N
     )
     assert [call.name for call in calls(response)] == ["look"]
     assert response.parallel_tool_calls is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "parallel"),
+    [
+        ({}, True),
+        ({"tool_choice": "required"}, False),
+        ({"tool_choice": "required", "parallel_tool_calls": True}, True),
+        ({"tool_choice": {"type": "function", "name": "look"}}, False),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": TOOLS[:1]}}, False),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": TOOLS[:1]}}, True),
+    ],
+)
+def test_parallel_calls_are_echoed_as_they_apply(fields: dict[str, Any], parallel: bool) -> None:
+    request = ResponsesRequest.model_validate({"model": "m", "input": "x", "tools": TOOLS, **fields})
+    assert Document(request).begun()["parallel_tool_calls"] is parallel
 
 
 def test_tools_that_may_not_be_called_are_text(caller: openai.OpenAI) -> None:

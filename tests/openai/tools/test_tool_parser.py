@@ -57,6 +57,24 @@ BOTH = [*WANTED, ("now", "{}")]
 
 
 @pytest.mark.parametrize(
+    ("tool_format", "after"),
+    [
+        (HERMES, f"</tool_call>\n{NOW}"),
+        (HERMES, f"</tool_call>\n```json\n{NOW}\n```"),
+        (MISTRAL, f"]\n[{NOW}]"),
+    ],
+)
+def test_without_bare_calls_only_marked_text_is_a_call(tool_format: ToolFormat, after: str) -> None:
+    """A value that response_format asks for was taken for a call if it followed one."""
+    begin = "[TOOL_CALLS][" if tool_format is MISTRAL else "<tool_call>"
+    for more, calls in (("", WANTED), (f", {NOW}", BOTH)):
+        parser = ToolCallParser(tool_format, TOOLS, bare=False)
+        found = assemble(deltas_of(parser, [*begin, *CALL, *more, *after]))
+        assert [(call.name, call.arguments) for call in found.calls] == calls
+        assert NOW in found.content
+
+
+@pytest.mark.parametrize(
     ("tool_format", "text", "content", "calls"),
     [
         (HERMES, f"<tool_call>\n{CALL}\n</tool_call>", "", WANTED),
