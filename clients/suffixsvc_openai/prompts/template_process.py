@@ -16,8 +16,11 @@ from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError, LimitExceededError, ModelError
 from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc_openai.prompts.bounded_exchange import exchange, framed
 
 _PROGRAM: Final = Path(__file__).with_name("template_worker.py")
+#: seconds for a killed process to end; one that the kernel holds is left to it
+_REAP_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,14 @@ class TemplateLimits:
         cpu_seconds: CPU time; a long conversation takes milliseconds.
         memory_bytes: address space of the process that renders, 60 MB of which the interpreter takes.
         max_characters: length of the prompt.
+        wall_seconds: time until the answer. Only a process that is stopped, or a machine that is overloaded
+            far too much, needs longer than its CPU time.
     """
 
     cpu_seconds: float = 2.0
     memory_bytes: int = 1 << 30
     max_characters: int = 1 << 24
+    wall_seconds: float = 30.0
 
 
 class TemplateProcess(ClosedOnExit):
@@ -93,17 +99,23 @@ class TemplateProcess(ClosedOnExit):
         return str(self._value(answer))
 
     def close(self) -> None:
-        """End the process. Idempotent."""
+        """End the process; what is being rendered fails. Idempotent."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()  # without the lock, which a thread that waits for the process holds
         with self._lock:
-            self._closed = True
             self._end()
 
     def _answer(self, request: bytes) -> dict[str, Any] | None:
-        if self._closed:
-            raise ModelError("the chat template was closed", remedy="Make another one.")
+        self._require_open()
         if self._process is None or self._process.poll() is not None:
             self._value(self._start())
         return self._exchange(request)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ModelError("the chat template was closed", remedy="Make another one.")
 
     def _start(self) -> dict[str, Any]:
         """Start the process; return the answer to the first request."""
@@ -111,25 +123,25 @@ class TemplateProcess(ClosedOnExit):
         # -P: the folder of the program is not a place of modules
         line = [sys.executable, "-P", str(_PROGRAM)]
         self._process = subprocess.Popen(  # noqa: S603  # this interpreter and a file of this package
-            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+            line, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
         )
         self._stop = weakref.finalize(self, _end, self._process)
+        self._require_open()  # close() found no process, or ends this one
         answer = self._exchange(self._first)
         if answer is None:
+            self._require_open()
             raise ModelError("the program that renders chat templates must start", remedy="See its output.")
         return answer
 
     def _exchange(self, request: bytes) -> dict[str, Any] | None:
-        """Return the answer to a request, or None if the process ended, other than by its timer."""
+        """Return the answer to a request, or None if the process ended, other than by a bound of time."""
         process = self._process
         assert process is not None  # noqa: S101  # started by the callers
-        assert process.stdin is not None  # noqa: S101  # PIPE
-        assert process.stdout is not None  # noqa: S101  # PIPE
-        with suppress(BrokenPipeError):
-            process.stdin.write(request)
-            process.stdin.flush()
-        size = int.from_bytes(process.stdout.read(8), "little")
-        data = process.stdout.read(size) if size else b""
+        try:
+            data = exchange(process, request, self._limits.wall_seconds)
+        except TimeoutError:
+            self._end()
+            return {"error": "wall"}
         if data:
             return dict(json.loads(data))
         self._end()
@@ -148,6 +160,12 @@ class TemplateProcess(ClosedOnExit):
                 )
             case "time":
                 condition = f"be rendered in {limits.cpu_seconds:g} s of CPU time"
+            case "wall":
+                raise LimitExceededError(
+                    f"the chat template must be rendered in {limits.wall_seconds:g} s",
+                    got="no answer of the process that renders it, which was ended",
+                    remedy="Was the process stopped, or is the machine overloaded?",
+                )
             case "memory":
                 condition = f"be rendered in {limits.memory_bytes >> 20} MiB"
             case "length":
@@ -170,8 +188,7 @@ class TemplateProcess(ClosedOnExit):
 
 
 def _encoded(message: Mapping[str, Any]) -> bytes:
-    data = json.dumps(message).encode()
-    return len(data).to_bytes(8, "little") + data
+    return framed(json.dumps(message).encode())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -181,4 +198,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             with suppress(OSError):
                 pipe.close()
     process.kill()
-    process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_REAP_SECONDS)

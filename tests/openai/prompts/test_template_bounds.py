@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from suffixsvc.errors import InvalidInputError, LimitExceededError
+from suffixsvc.errors import InvalidInputError, LimitExceededError, ModelError
 from suffixsvc_openai.prompts.chat_template import ChatTemplate
 from suffixsvc_openai.prompts.template_process import TemplateLimits
+from support.serving import PATIENCE_S, eventually
 
 LIMITS = TemplateLimits(cpu_seconds=0.25, memory_bytes=1 << 29, max_characters=1 << 20)
 USER = [{"role": "user", "content": "x"}]
+#: longer than what a pipe holds
+LONG = [{"role": "user", "content": "x" * (1 << 20)}]
 # not in the conversation that finds out what a template takes
 WHEN = "{% if messages[0].content == 'x' %}"
 
@@ -76,6 +82,60 @@ def test_a_process_that_was_killed_while_it_waited_is_started_again() -> None:
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
         assert template.render(USER) == "x"
+
+
+def stop(template: ChatTemplate) -> int:
+    """Stop the process of a template; return its id."""
+    process = template._process._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    return process.pid
+
+
+@pytest.fixture
+def nothing_hangs() -> Iterator[None]:
+    """Ends this test process if it waits for a stopped one."""
+    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.mark.usefixtures("nothing_hangs")
+@pytest.mark.parametrize("messages", [USER, LONG])
+def test_a_process_that_is_stopped_is_replaced(messages: list[dict[str, str]]) -> None:
+    """Its timer of CPU time does not run: chats waited for it, and the requests after them."""
+    with ChatTemplate("{{ messages[0].content }}", limits=replace(LIMITS, wall_seconds=3600)) as template:
+        pid, rendering = stop(template), template._process
+        patient, rendering._limits = rendering._limits, replace(LIMITS, wall_seconds=0.5)
+        with pytest.raises(LimitExceededError, match=r"must be rendered in 0.5 s"):
+            template.render(messages)
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        rendering._limits = patient  # starting a process takes longer
+        assert template.render(USER) == "x"
+
+
+@pytest.mark.usefixtures("nothing_hangs")
+def test_close_does_not_wait_for_a_process_that_is_stopped() -> None:
+    """The thread that waited held the lock that close took: a server could not stop."""
+    found: list[str] = []
+    waiting = threading.Event()
+
+    def render() -> None:
+        waiting.set()
+        try:
+            template.render(LONG)
+        except ModelError as error:
+            found.append(error.message)
+
+    with ChatTemplate("{{ messages[0].content }}", limits=replace(LIMITS, wall_seconds=3600)) as template:
+        stop(template)
+        thread = threading.Thread(target=render)
+        thread.start()
+        assert waiting.wait(PATIENCE_S)
+        eventually(template._process._lock.locked, "a prompt is being rendered")
+    thread.join()
+    assert found == ["the chat template was closed"]
 
 
 def test_threads_share_one_template() -> None:
