@@ -187,3 +187,26 @@ def test_a_namespace_that_does_not_exist_yet_can_be_read(cycle: Path) -> None:
         )
     assert suffix_tokens(alone) == 0
     assert suffix_tokens(reading) > 30
+
+
+@pytest.mark.parametrize("part", ["metrics", "live page", "layers"])
+def test_an_answer_is_stored_whatever_else_its_end_meets(
+    cycle: Path, data: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """An error of metrics or live page left the session open, and the output was lost."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with running(settings_of(cycle, data=data)) as server, client_of(server) as client:
+        engine = server.service.engine
+        match part:
+            case "metrics":
+                monkeypatch.setattr(engine, "_on_end", fail)
+            case "live page":
+                monkeypatch.setattr(engine._observer, "ended", fail)
+            case _:
+                monkeypatch.setattr("suffixsvc_openai.engine.engine.close_layers", fail)
+        assert chat(client).choices[0].message.content
+        idle(server)
+    assert list(namespaces(data).values()) == [1]

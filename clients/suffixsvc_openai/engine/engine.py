@@ -349,9 +349,22 @@ class Engine(ClosedOnExit):
             with call.lock:  # held until the ticket of the submission is noted
                 job.started = None if job.ticket is None else job.ticket.started
             call.ended += 1
+            self._store(job, outcome)
+        except Exception:
+            _log.exception("the end of a call failed")
+        try:  # after what must not be lost, whatever metrics and live page do
             self._observer.ended(job.number, outcome)
             self._on_end(call, job, outcome)
+        except Exception:
+            _log.exception("the end of a call could not be reported")
+        finally:
+            self._unfinished.discard(job)
+
+    def _store(self, job: Job, outcome: Outcome) -> None:
+        """Close the layers and the session of an answer that has ended."""
+        try:
             close_layers(job.layers)
+        finally:
             result = outcome if isinstance(outcome, Result) else None
             caller = job.plan.caller
             if job.session is not None:
@@ -364,7 +377,3 @@ class Engine(ClosedOnExit):
                     attempts=job.attempts,
                     path=self._memory.path_of(caller, caller.name),
                 )
-        except Exception:
-            _log.exception("the end of a call failed")
-        finally:
-            self._unfinished.discard(job)
