@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.runtime.atomic_file import write_atomically
@@ -33,8 +34,15 @@ SERVER_OPTIONS: Final = (
 )
 
 
+class WaitForStop(Protocol):
+    """A function that blocks until SIGTERM or SIGINT arrives, or for so many seconds; True for a signal."""
+
+    def __call__(self, seconds: float | None = None, /) -> bool:
+        """Wait."""
+
+
 @contextmanager
-def stop_signal() -> Iterator[Callable[[], None]]:
+def stop_signal() -> Iterator[WaitForStop]:
     """Yield a function that blocks until SIGTERM or SIGINT arrives. A second one of the same kind has its
     default action.
 
@@ -47,9 +55,11 @@ def stop_signal() -> Iterator[Callable[[], None]]:
     wakeup_before = signal.set_wakeup_fd(writer)
     before = {number: signal.signal(number, _restore_default) for number in stopping}
 
-    def wait() -> None:
-        while os.read(reader, 1)[0] not in stopping:
-            pass
+    def wait(seconds: float | None = None, /) -> bool:
+        while select.select([reader], [], [], seconds)[0]:
+            if os.read(reader, 1)[0] in stopping:
+                return True
+        return False
 
     try:
         yield wait

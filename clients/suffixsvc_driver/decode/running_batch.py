@@ -101,6 +101,9 @@ class RunningBatch:
         calibrator: learned statistics of the layers by name, which the requests continue.
         clock: seconds, for statistics and for the cost of steps and queries; no deadline depends on it.
         on_batch: called after every step.
+
+    Attributes:
+        failed_batches: failures of the model since its last complete step.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class RunningBatch:
     ) -> None:
         self._target, self._config, self._calibrator, self._clock = target, config, calibrator, clock
         self._curve, self._on_batch = curve, on_batch
+        self.failed_batches = 0
         self._rate = RunningRate(config.rate_decay)
         self._free = list(range(target.lanes))
         self._order = PrefillOrder(shares=target.shares_prefixes)
@@ -226,6 +230,7 @@ class RunningBatch:
             if isinstance(generation.begin(prefilled, running.prefill_seconds, batched=True), Finish):
                 outcome = generation.finish()
         except Exception as err:  # of this request only
+            self.failed_batches += isinstance(err, ModelError)
             outcome = Failure(err)
         if outcome is not None:
             self._end(running, outcome)
@@ -281,9 +286,11 @@ class RunningBatch:
         try:
             seen = self._target.verify_many(steps)
         except ModelError as err:
+            self.failed_batches += 1
             for running in tuple(self._writing):
                 self._fail(running, err)
             return
+        self.failed_batches = 0
         seconds = self._clock() - before
         base = sum(r.base for r in self._writing)
         width = base + sum(len(s.drafted) for s in steps)

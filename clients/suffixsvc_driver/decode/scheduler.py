@@ -99,6 +99,11 @@ class Scheduler(ClosedOnExit):
         with self._changed:
             return Load(len(self._on_lanes), len(self._queue))
 
+    @property
+    def ended(self) -> bool:
+        """Whether its thread has ended: after :meth:`close`, or a defect."""
+        return not self._thread.is_alive()
+
     def submit(self, request: Request, done: Callable[[Outcome], None], share: Share = _ALL) -> Ticket:
         """Queue a request; see :meth:`submit_all`."""
         [ticket] = self.submit_all([(request, done)], share)

@@ -63,8 +63,12 @@ def create_application(service: Service) -> FastAPI:
 
 
 async def _health(service: Service, _request: Request) -> Response:
-    status = HTTPStatus.SERVICE_UNAVAILABLE if service.draining else HTTPStatus.OK
-    return JSONResponse({"status": "stopping" if service.draining else "ok"}, status)
+    if service.draining:
+        return JSONResponse({"status": "stopping"}, HTTPStatus.SERVICE_UNAVAILABLE)
+    reason = service.engine.failure
+    if reason is not None:
+        return JSONResponse({"status": "failed", "reason": reason}, HTTPStatus.SERVICE_UNAVAILABLE)
+    return JSONResponse({"status": "ok"})
 
 
 async def _metrics(service: Service, request: Request) -> Response:

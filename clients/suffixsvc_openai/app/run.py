@@ -40,6 +40,8 @@ _log = structlog.get_logger(__name__)
 
 #: seconds between two checks of what still runs
 _POLL: Final = 0.05
+#: seconds between two checks that the HTTP server still runs
+_WATCH_SECONDS: Final = 1.0
 #: seconds for responses to be sent after their answers have ended
 _FLUSH_SECONDS: Final = 5.0
 #: seconds after which an idle connection is closed; far longer than clients keep one (httpx: 5), or one of
@@ -119,9 +121,15 @@ class OpenAIServer(ClosedOnExit):
         """Answer requests from now on."""
         self._thread.start()
         while not self._uvicorn.started:
-            if not self._thread.is_alive():
-                raise ListenError(f"cannot serve on {self.address}", got="the HTTP server has ended")
+            self.require_http()
             time.sleep(_POLL / 10)
+
+    def require_http(self) -> None:
+        """Raise ListenError if the HTTP server has ended: nothing listens any more."""
+        if not self._thread.is_alive():
+            raise ListenError(
+                f"cannot serve on {self.address}", got="the HTTP server has ended", remedy="See the log."
+            )
 
     def drain(self) -> None:
         """Refuse new calls, and wait for the running ones until the grace period ends."""
@@ -146,7 +154,7 @@ def serve_until_signal(settings: ServerSettings) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
 
     Raises:
-        ListenError: the address cannot be used.
+        ListenError: the address cannot be used, or the HTTP server has ended.
         ModelError, StoreError: the model or the stored outputs cannot be opened.
         InvalidConfigError: the ready file cannot be written.
     """
@@ -158,7 +166,8 @@ def serve_until_signal(settings: ServerSettings) -> None:
         here = f"http://{server.address}"
         _log.info("ready", address=f"{here}/v1", page=f"{here}/", model=settings.model)
         write_ready_file(settings.ready_file, addresses=[server.address])
-        wait_for_stop()
+        while not wait_for_stop(_WATCH_SECONDS):
+            server.require_http()
         load = server.service.engine.load
         _log.info("draining", running=load.running, waiting=load.waiting)
         server.drain()

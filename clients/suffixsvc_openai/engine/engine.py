@@ -55,6 +55,8 @@ _log = structlog.get_logger(__name__)
 _STARTERS: Final = 4
 #: threads that do so for answers with a grammar
 _COMPILERS: Final = 2
+#: batches in a row that fail where the model does, not a request
+_FAILED_BATCHES: Final = 3
 
 #: called after an answer has ended, in a thread of the engine
 OnEnd = Callable[[Call, Job, Outcome], None]
@@ -160,10 +162,10 @@ class Engine(ClosedOnExit):
             self._starters = ThreadPoolExecutor(_STARTERS, "suffixsvc-calls")
             self._starting = FairThreads(self._starters, _STARTERS)
             # its calibrator serves requests without one: every answer here has that of its principal
-            batch = RunningBatch(
+            self._batch = RunningBatch(
                 target, settings.driver, self.curve, Calibrator(), time.perf_counter, self._observer.batch
             )
-            self._scheduler = opened.enter_context(Scheduler(batch, settings.queue_size))
+            self._scheduler = opened.enter_context(Scheduler(self._batch, settings.queue_size))
             self.most_answers = self._scheduler.most(self._share(Caller()))
             opened.callback(self._starters.shutdown)
             self._compilers = ThreadPoolExecutor(_COMPILERS, "suffixsvc-compilers")
@@ -177,6 +179,14 @@ class Engine(ClosedOnExit):
     def load(self) -> Load:
         """Answers on lanes and in the queue."""
         return self._scheduler.load
+
+    @property
+    def failure(self) -> str | None:
+        """Why no answer can be generated; None while that is not known. A later step can prove it wrong."""
+        if self._scheduler.ended:
+            return "the thread that generates has ended"
+        failed = self._batch.failed_batches
+        return f"{failed} batches in a row have failed" if failed >= _FAILED_BATCHES else None
 
     @property
     def kv_use(self) -> tuple[int, int]:
