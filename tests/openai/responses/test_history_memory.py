@@ -82,9 +82,9 @@ def test_history_and_input_have_a_number_of_items_together(
 
 def test_an_answer_does_not_keep_the_conversation(client: openai.OpenAI) -> None:
     """The cycle answers until the stream is closed."""
-    with client.responses.create(model="cycle", input="kept by nobody a", stream=True) as events:
+    with client.responses.create(model="cycle", input="an ended turn a", stream=True) as events:
         deltas = (event for event in events if event.type == "response.output_text.delta")
         next(deltas)
         gc.collect()
         turns = [each for each in gc.get_objects() if isinstance(each, ChatTurn)]
-        assert not [each for each in turns if "kept by nobody" in str(each.messages)]
+        assert not [each for each in turns if "an ended turn" in str(each.messages)]
