@@ -24,9 +24,11 @@ def end_stalled(listening: socket.socket, seconds: float) -> None:
     """Let the system end the connections of a socket when a client takes no data for ``seconds``.
 
     It also ends those that the server has closed with data to send. Connections inherit it; an idle one has
-    nothing to send, and stays.
+    nothing to send, and stays. Systems without this option (macOS) end them after a limit of their own.
     """
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is not None:
+        listening.setsockopt(socket.IPPROTO_TCP, option, round(seconds * 1000))
 
 
 class TimedConnection(H11Protocol):
