@@ -159,10 +159,13 @@ class Session:
         else:
             with self.admit_step(len(tokens)):
                 found = self._stepper.step(tokens, *arguments)
-        if isinstance(found, core.Refusal) and isinstance(tokens, list):
-            tokens = as_token_array(
-                tokens, "new_token_ids"
-            )  # raises unless its elements are integers of numpy
+        if (
+            isinstance(found, core.Refusal)
+            and found.status == core.StepStatus.INVALID_TOKENS
+            and isinstance(tokens, list)
+        ):
+            # raises, unless the elements are integers of numpy, which the core does not take from a list
+            tokens = as_token_array(tokens, "new_token_ids")
             found = self._stepper.step(tokens, *arguments)
         if found is None:
             return Draft.empty()
