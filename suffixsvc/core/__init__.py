@@ -16,6 +16,7 @@ from suffixsvc.values import as_cost_curve, as_token_array
 
 try:
     from suffixsvc.core._ext import (
+        AcceptanceTable,
         Curve,
         DraftBounds,
         FramedConnection,
@@ -26,6 +27,7 @@ try:
         Session,
         SessionSlot,
         SessionStepper,
+        StepCosts,
         StepCounters,
         StepDispatcher,
     )
@@ -36,6 +38,7 @@ from suffixsvc.core.start import new_learner, pack_weights
 
 __all__ = [
     "WIRE_SOURCES",
+    "AcceptanceTable",
     "Curve",
     "DraftBounds",
     "FramedConnection",
@@ -47,6 +50,7 @@ __all__ = [
     "Session",
     "SessionSlot",
     "SessionStepper",
+    "StepCosts",
     "StepCounters",
     "StepDispatcher",
     "StepStatus",

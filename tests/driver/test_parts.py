@@ -198,26 +198,30 @@ def test_the_running_rate_is_never_below_plain_decoding() -> None:
 # -- calibration
 
 
+def calibrated(calibrator: Calibrator, layer: str, raw: float, depth: int) -> float:
+    return calibrator.table(layer).calibrate([raw], [depth])[0]
+
+
 def test_calibration_starts_with_the_raw_probability() -> None:
-    assert Calibrator().calibrate("any", 0.7, 3) == 0.7
+    assert calibrated(Calibrator(), "any", 0.7, 3) == 0.7
 
 
 def test_calibration_by_layer_and_raw_probability() -> None:
     calibrator = Calibrator()
     for i in range(400):
-        calibrator.learn("liar", 0.95, 0, False)
-        calibrator.learn("modest", 0.4, 0, i % 10 != 0)
-        calibrator.learn("deep", 0.9, min(i % 2 * 6, 6), i % 2 == 0)
-    assert calibrator.calibrate("liar", 0.95, 0) < 0.05
-    assert calibrator.calibrate("liar", 0.6, 8) < 0.1, (
+        calibrator.table("liar").learn(0.95, 0, False)
+        calibrator.table("modest").learn(0.4, 0, i % 10 != 0)
+        calibrator.table("deep").learn(0.9, min(i % 2 * 6, 6), i % 2 == 0)
+    assert calibrated(calibrator, "liar", 0.95, 0) < 0.05
+    assert calibrated(calibrator, "liar", 0.6, 8) < 0.1, (
         "other raw probabilities of an overconfident layer are lowered, too"
     )
-    assert calibrator.calibrate("modest", 0.4, 0) == pytest.approx(0.9, abs=0.05)
-    assert calibrator.calibrate("deep", 0.9, 0) > 0.9 > 0.2 > calibrator.calibrate("deep", 0.9, 6)
-    assert calibrator.calibrate("other", 0.95, 0) == 0.95
+    assert calibrated(calibrator, "modest", 0.4, 0) == pytest.approx(0.9, abs=0.05)
+    assert calibrated(calibrator, "deep", 0.9, 0) > 0.9 > 0.2 > calibrated(calibrator, "deep", 0.9, 6)
+    assert calibrated(calibrator, "other", 0.95, 0) == 0.95
     for _ in range(300):
-        calibrator.learn("liar", 0.95, 0, True)
-    assert calibrator.calibrate("liar", 0.95, 0) > 0.7
+        calibrator.table("liar").learn(0.95, 0, True)
+    assert calibrated(calibrator, "liar", 0.95, 0) > 0.7
 
 
 # -- chains
@@ -335,10 +339,10 @@ def test_padding_looks_for_the_cheapest_width_that_fits() -> None:
 def test_underestimates_earn_no_credit_for_overestimates() -> None:
     calibrator = Calibrator()
     for _ in range(500):
-        calibrator.learn("shy", 0.1, 0, True)
+        calibrator.table("shy").learn(0.1, 0, True)
     for _ in range(30):
-        calibrator.learn("shy", 0.9, 0, False)
-    assert calibrator.calibrate("shy", 0.9, 0) < 0.2
+        calibrator.table("shy").learn(0.9, 0, False)
+    assert calibrated(calibrator, "shy", 0.9, 0) < 0.2
 
 
 # -- prompt lookup as a layer

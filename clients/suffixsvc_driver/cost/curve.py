@@ -10,12 +10,15 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.errors import InvalidCostError
+
+if TYPE_CHECKING:
+    from suffixsvc.core import StepCosts
 
 #: of a guessed curve: cost of each token after the first, plain steps, and its largest width
 _GUESSED_COST_PER_TOKEN: Final = 0.2
@@ -44,6 +47,7 @@ class CostCurve:
     max_width: int = field(init=False, repr=False, compare=False)
     widest_paying: int = field(init=False, repr=False, compare=False)
     padded: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _native: StepCosts | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         if len(self.costs) < 2:
@@ -120,6 +124,17 @@ class CostCurve:
         if not 0.0 < plain < math.inf:
             raise InvalidCostError("seconds of a plain step must be a finite number > 0", got=plain)
         return cls((0.0, 1.0, *(float(each) / plain for each in seconds[2:])), plain)
+
+    @property
+    def native(self) -> StepCosts:
+        """The costs in the native core, which finds the best prefix of a draft."""
+        found = self._native
+        if found is None:
+            from suffixsvc.core import StepCosts  # noqa: PLC0415 - adapters import the driver without the core
+
+            found = StepCosts(self.costs)
+            object.__setattr__(self, "_native", found)
+        return found
 
     def cost(self, width: int) -> float:
         """Return the cost of a step of ``width`` tokens.

@@ -1,11 +1,7 @@
 """Expected-gain rule: the prefix of a chain, or the subtree of a tree, to verify. Pure arithmetic.
 
-A step that sends n drafted tokens emits 1 + sum P(path) tokens on average and costs c[1 + n]. With lambda
-tokens emitted per unit of cost so far, the n that maximises sum P(path) - lambda * c[1 + n] maximises tokens
-per second in the long run (renewal-reward theorem). All prefixes are compared: on a curve with steps, a rule
-that decides token by token stops right before a cheap width.
-
-The sum does not depend on the shape of a set of tokens that is closed under parents. The best n tokens of a
+The native core has the rule and its reason (``csrc/driver/step_costs.h``). It takes P(path) of each token.
+Their sum does not depend on the shape of a set of tokens that is closed under parents. The best n tokens of a
 tree are therefore those of the n most probable paths, which contain their parents, and n is found as for a
 chain. The shape matters only if the set has more leaves than the target accepts: then the leaves of the
 largest total expected gain are selected.
@@ -15,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from suffixsvc_driver.cost.curve import CostCurve
@@ -28,8 +24,6 @@ _ACCEPTANCE_AFTER_WRONG_SUGGESTION: Final = 0.5
 #: plain steps that a new RunningRate starts with; on two cores 1 % faster than starting with one step, and no
 #: slower where verification is cheap
 _PRIOR_STEPS: Final = 80.0
-#: no cost, of any number of tokens
-_FREE: Final = itertools.repeat(0.0)
 
 
 class Choice(NamedTuple):
@@ -83,61 +77,53 @@ def recomputations(probs: Sequence[float], step: StepParams) -> Iterator[float]:
 
 
 def evaluate_prefixes(
-    probs: Sequence[float], step: StepParams, costs: Iterable[float] = _FREE
+    probs: Sequence[float], step: StepParams, costs: Sequence[float] = ()
 ) -> Iterator[Choice]:
     """Yield the evaluation of every prefix of a chain that may be sent.
 
     Args:
         probs: P(accepted | all tokens before it accepted) of each token.
-        costs: cost of drafting each prefix, in plain steps.
+        costs: cost of drafting each prefix, in plain steps; empty: none.
     """
-    for figures in _evaluate(*_of_chain(probs, step), costs):
+    for figures in step.curve.native.evaluate(_paths(probs), *_limits(step), _extra(probs, step, costs)):
         yield Choice(*figures)
 
 
-def _of_chain(
-    probs: Sequence[float], step: StepParams
-) -> tuple[Iterable[float], StepParams, Iterable[float]]:
-    again = itertools.accumulate(recomputations(probs, step)) if step.replays else _FREE
-    return itertools.accumulate(probs, operator.mul), step, again
+def best_prefix(
+    probs: Sequence[float], step: StepParams, costs: Sequence[float] = (), longer_than: int = 0
+) -> Choice:
+    """Return the prefix of a chain with the largest expected gain; a plain step if no gain is positive.
 
-
-def _evaluate(
-    paths: Iterable[float], step: StepParams, again: Iterable[float] = _FREE, costs: Iterable[float] = _FREE
-) -> Iterator[tuple[int, int, float, float, float]]:
-    """Yield the fields of a :class:`Choice` for the first n tokens, for each n, by P(path) of each token."""
-    curve, rate, other_tokens = step.curve, step.rate, step.other_tokens
-    widest = min(curve.max_width, step.room + other_tokens)
-    lengths = range(1, min(step.limit, widest - other_tokens - 1) + 1)
-    plain, tokens = curve.cost(1 + other_tokens), 0.0
-    known, padded = curve.costs, curve.padded
-    for length, path, replay, drafting in zip(lengths, paths, again, costs, strict=False):
-        tokens += path
-        width = padded[1 + other_tokens + length]
-        if width > widest:
-            width = curve.padded_width(1 + other_tokens + length, widest)
-        cost = known[width] - plain + replay + drafting
-        yield length, width - other_tokens, tokens - rate * cost, tokens, cost
+    Args:
+        probs: P(accepted | all tokens before it accepted) of each token.
+        costs: cost of drafting each prefix, in plain steps; empty: none.
+        longer_than: shorter prefixes, and one of this length, do not count.
+    """
+    return _best(_paths(probs), step, _extra(probs, step, costs), longer_than)
 
 
 def _best(
-    paths: Iterable[float],
-    step: StepParams,
-    again: Iterable[float] = _FREE,
-    costs: Iterable[float] = _FREE,
-    longer_than: int = 0,
+    paths: Sequence[float], step: StepParams, extra: Sequence[float] = (), longer_than: int = 0
 ) -> Choice:
-    """Return the first choice of the largest gain; a plain step if no gain is positive."""
-    best, best_gain = None, 0.0
-    for figures in _evaluate(paths, step, again, costs):
-        if figures[2] > best_gain and figures[0] > longer_than:
-            best, best_gain = figures, figures[2]
+    best = step.curve.native.best(paths, *_limits(step), extra, longer_than)
     return PLAIN if best is None else Choice(*best)
 
 
-def best_prefix(probs: Sequence[float], step: StepParams) -> Choice:
-    """Return the prefix of a chain with the largest expected gain."""
-    return _best(*_of_chain(probs, step))
+def _paths(probs: Sequence[float]) -> list[float]:
+    """Return P(path) of each token of a chain."""
+    return list(itertools.accumulate(probs, operator.mul))
+
+
+def _limits(step: StepParams) -> tuple[float, int, int, int]:
+    return step.rate, max(0, step.limit), max(0, step.room), step.other_tokens
+
+
+def _extra(probs: Sequence[float], step: StepParams, costs: Sequence[float]) -> Sequence[float]:
+    """Return the cost of each prefix beyond its width: that of drafting it, and of the replay after it."""
+    if not step.replays:
+        return costs
+    again = itertools.accumulate(recomputations(probs, step))
+    return [a + b for a, b in zip(again, costs or itertools.repeat(0.0), strict=False)]
 
 
 def best_query(
@@ -177,7 +163,7 @@ def best_query(
     after_wrong = _ACCEPTANCE_AFTER_WRONG_SUGGESTION * acceptance
     either = [max(acceptance, p + (1.0 - p) * after_wrong) for p in suggested[:wanted]]
     probs = [*after, *either, *[acceptance] * (wanted - len(either))]
-    return _best(*_of_chain(probs, step), costs, len(after))
+    return best_prefix(probs, step, costs, len(after))
 
 
 def path_probs(parents: Sequence[int], probs: Sequence[float]) -> list[float]:

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.drafts.events import QueryLayer
-from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.policy.expected_gain import Choice, StepParams, best_prefix, best_query
 from suffixsvc_driver.settings.driver_config import DriverConfig, LayerKind, Policy
 from suffixsvc_driver.speculation.draft_assembly import Candidate, StepDraft
@@ -44,8 +43,8 @@ class DraftPlanner:
         eog_ids: end-of-generation tokens.
     """
 
-    def __init__(self, config: DriverConfig, calibrator: Calibrator) -> None:
-        self._config, self._calibrator = config, calibrator
+    def __init__(self, config: DriverConfig) -> None:
+        self._config = config
         self.eog_ids: frozenset[int] = frozenset()
 
     def plan(self, layer: LayerState, draft: StepDraft, k: int, left: int) -> QueryLayer | str:
@@ -98,7 +97,7 @@ class DraftPlanner:
             cost_per_token=in_steps(layer.token_seconds, curve),
             cost_per_read=in_steps(layer.read_seconds, curve),
         )
-        name, acceptance = layer.spec.name, self._calibrator.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR)
+        name, acceptance = layer.spec.name, layer.table.acceptance(_DRAFT_MODEL_PRIOR)
         reading = layer.catch_up_seconds
         plans = self._plans(layer, draft.continuable, step.limit - 1, acceptance, best)
         choice, after, suggested = max(plans, key=lambda plan: plan.choice.gain)

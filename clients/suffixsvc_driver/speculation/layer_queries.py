@@ -7,7 +7,7 @@ after the suffix layers, which contain the session's text, and is skipped if one
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from suffixsvc.types import DraftSource, Verified
@@ -53,13 +53,17 @@ class LayerQueries:
     def __init__(
         self, config: DriverConfig, specs: Sequence[LayerSpec], calibrator: Calibrator, stats: Stats
     ) -> None:
-        self._config, self._calibrator, self._stats = config, calibrator, stats
+        self._config, self._stats = config, stats
         self._by_gain = config.policy is Policy.EXPECTED_GAIN
         self.layers = [
-            layer_state(spec, calibrator.layer_value(spec.name, spec.seconds_per_query))
+            layer_state(
+                spec,
+                calibrator.layer_value(spec.name, spec.seconds_per_query),
+                calibrator.table(spec.name),
+            )
             for spec in _query_order(specs, config.policy)
         ]
-        self._planner = DraftPlanner(config, calibrator)
+        self._planner = DraftPlanner(config)
         self._begin = Begin(prompt_length=1, max_tokens=1, context_size=1, vocab_size=1)
         self._next = 0
         self._text_searched = False  # a layer that contains the session's text has answered in this step
@@ -161,10 +165,10 @@ class LayerQueries:
 
     def _consider(self, layer: LayerState, answer: CleanDraft, budget: int) -> None:
         name, after, drafted = layer.spec.name, len(layer.after), len(answer.token_ids)
-        depths: Iterable[int] = range(after, after + drafted)
+        depths = list(range(after, after + drafted))
         if answer.parents:
-            depths = (after + depth for depth in depths_of(answer.parents))
-        probs = self._calibrator.calibrate_all(name, answer.raw_probs, depths)
+            depths = [after + depth for depth in depths_of(answer.parents)]
+        probs = tuple(layer.table.calibrate(answer.raw_probs, depths))
         candidate = Candidate(name, answer.token_ids, answer.sources, probs, parents=answer.parents)
         draft = self.draft
         if self._by_gain:
@@ -177,7 +181,7 @@ class LayerQueries:
     def label(self, emitted: tuple[int, ...]) -> None:
         """Calibrate the layers by the tokens emitted in this step."""
         for layer in self.layers:
-            layer.label(self._calibrator, emitted)
+            layer.label(emitted)
 
     def wrote(self, tokens: int) -> None:
         """Record that the text has grown by ``tokens`` tokens."""

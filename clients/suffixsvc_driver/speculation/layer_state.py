@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from suffixsvc_driver.drafts.chain import CleanDraft, common_prefix
-from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.policy.layer_value import HitRun, LayerValue
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
+
+if TYPE_CHECKING:
+    from suffixsvc.core import AcceptanceTable
 
 #: seconds to read a token relative to those to draft one, if unknown. A draft model that is not queried has
 #: to read the emitted tokens in its next query: seconds, after a long pause
@@ -25,15 +27,17 @@ class LayerState:
     """Layer whose queries have one cost and are valued by the gain that they add to the draft.
 
     Attributes:
+        table: acceptance of its tokens.
         misses: steps since a query last added to the draft.
         answer: draft of this step.
         after: tokens that ``answer`` continues.
         suggested: tokens that were suggested to follow ``after``.
     """
 
-    def __init__(self, spec: LayerSpec, value: LayerValue) -> None:
+    def __init__(self, spec: LayerSpec, value: LayerValue, table: AcceptanceTable) -> None:
         self.spec = spec
         self.value = value
+        self.table = table
         self.misses = 0
         self._run: HitRun | None = None  # the current run, if a query found it
         self.answer = _NO_ANSWER
@@ -44,26 +48,21 @@ class LayerState:
         """Clear the answer of the last step."""
         self.answer, self.after, self.suggested = _NO_ANSWER, (), ()
 
-    def label(self, calibrator: Calibrator, emitted: tuple[int, ...]) -> None:
+    def label(self, emitted: tuple[int, ...]) -> None:
         """Label the answer, sent or not, by the emitted tokens.
 
         Of a tree, every token whose parent was emitted is labelled; at most one of several siblings is a hit.
         """
-        answer, name, start = self.answer, self.spec.name, len(self.after)
+        answer, start = self.answer, len(self.after)
         if not answer.token_ids or emitted[:start] != self.after:
             return  # the tokens that it continues were not emitted
         if answer.parents:
-            self._label_tree(calibrator, emitted)
+            self._label_tree(emitted)
             return
-        written = zip(answer.token_ids, answer.raw_probs, emitted[start:], strict=False)
-        for depth, (token, raw, truth) in enumerate(written, start):
-            hit = token == truth
-            calibrator.learn(name, raw, depth, hit)
-            if not hit:
-                break
+        self.table.label(answer.token_ids, answer.raw_probs, emitted[start:], start)
 
-    def _label_tree(self, calibrator: Calibrator, emitted: tuple[int, ...]) -> None:
-        answer, name, start = self.answer, self.spec.name, len(self.after)
+    def _label_tree(self, emitted: tuple[int, ...]) -> None:
+        answer, start = self.answer, len(self.after)
         children: dict[int, list[int]] = {}
         for i, parent in enumerate(answer.parents):
             children.setdefault(parent, []).append(i)
@@ -72,7 +71,7 @@ class LayerState:
             right = -1
             for i in children.get(at, ()):
                 hit = answer.token_ids[i] == truth
-                calibrator.learn(name, answer.raw_probs[i], depth, hit)
+                self.table.learn(answer.raw_probs[i], depth, hit)
                 right = i if hit else right
             if right < 0:
                 break
@@ -123,8 +122,8 @@ class DraftModelState(LayerState):
         token_seconds: mean seconds to draft a token.
     """
 
-    def __init__(self, spec: LayerSpec, value: LayerValue) -> None:
-        super().__init__(spec, value)
+    def __init__(self, spec: LayerSpec, value: LayerValue, table: AcceptanceTable) -> None:
+        super().__init__(spec, value, table)
         self.token_seconds = spec.seconds_per_token
         known = spec.seconds_per_read_token > 0.0 < spec.seconds_per_token
         self._reading = spec.seconds_per_read_token / spec.seconds_per_token if known else _READING_SHARE
@@ -155,7 +154,7 @@ class DraftModelState(LayerState):
         self._unread = 0
 
     def learn(self, added: float, cost: float, every_steps: int, seconds_per_step: float) -> None:
-        """Do nothing: the value follows from :meth:`Calibrator.acceptance`."""
+        """Do nothing: the value follows from :meth:`AcceptanceTable.acceptance`."""
 
     def skip(self) -> None:
         """Record that the layer is not queried in this step."""
@@ -163,6 +162,6 @@ class DraftModelState(LayerState):
         self.token_seconds += _SECONDS_DECAY * (self.spec.seconds_per_token - self.token_seconds)
 
 
-def layer_state(spec: LayerSpec, value: LayerValue) -> LayerState:
+def layer_state(spec: LayerSpec, value: LayerValue, table: AcceptanceTable) -> LayerState:
     """Create the state of a layer by its kind."""
-    return (DraftModelState if spec.kind is LayerKind.DRAFT_MODEL else LayerState)(spec, value)
+    return (DraftModelState if spec.kind is LayerKind.DRAFT_MODEL else LayerState)(spec, value, table)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from suffixsvc.core import AcceptanceTable
 from suffixsvc.types import Draft, DraftSource
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.drafts.chain import CleanDraft
@@ -216,7 +217,7 @@ def test_common_tokens_get_the_larger_probability() -> None:
 
 def test_tokens_that_cost_no_pass_are_no_measurement() -> None:
     """Four suggested tokens and one more in a single pass take the time of one token, and of reading."""
-    layer = layer_state(CHECKS, LayerValue(0.0))
+    layer = layer_state(CHECKS, LayerValue(0.0), AcceptanceTable())
     assert isinstance(layer, DraftModelState)
     layer.wrote(10)
     layer.suggested = (7, 8, 9, 10)
@@ -239,10 +240,10 @@ def test_a_continued_draft_that_was_rejected_is_not_labelled() -> None:
     assert isinstance(verify, Verify)
     assert (verify.layer, verify.continued_by, verify.continued_at) == ("suffix", "model", 4)
     assert len(verify.token_ids) == 4 + query.budget
-    before = driver.calibrator.acceptance("model", 0.7)
+    before = driver.calibrator.table("model").acceptance(0.7)
     right = next(i for i in range(5) if i == 4 or wrong[i] != truth[i])
     driver.on(StepResult(tuple(truth[: right + 1]), right, len(verify.token_ids) + 1))
-    assert driver.calibrator.acceptance("model", 0.7) == before
+    assert driver.calibrator.table("model").acceptance(0.7) == before
     assert driver.stats.layers["model"].sent.accepted == 0
     assert driver.stats.layers["model"].sent.drafted == query.budget
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from suffixsvc.core import AcceptanceTable
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
@@ -122,16 +123,22 @@ def test_a_batch_is_observed_whichever_generation_fails(tiny: ParallelLlama, whe
             if seconds:
                 seen.append((width, base))
 
-    class Failing(Calibrator):
+    class FailingTable(AcceptanceTable):
         calls = 0
 
-        def calibrate_all(
-            self, layer: str, raw_probs: Iterable[float], depths: Iterable[int]
-        ) -> tuple[float, ...]:
+        def calibrate(self, raw: Sequence[float], depths: Sequence[int]) -> list[float]:
             self.calls += 1
             if self.calls > 3:
                 raise ArithmeticError
-            return super().calibrate_all(layer, raw_probs, depths)
+            return super().calibrate(raw, depths)
+
+    class Failing(Calibrator):
+        def __init__(self) -> None:
+            super().__init__()
+            self.failing = FailingTable()
+
+        def table(self, layer: str) -> AcceptanceTable:
+            return self.failing
 
     calls = 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from suffixsvc.core import AcceptanceTable
 from suffixsvc_driver.policy.layer_value import LayerValue
 from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
 from suffixsvc_driver.speculation.layer_state import LayerState, layer_state
@@ -50,7 +51,7 @@ def test_expected_gain_depends_on_misses() -> None:
 
 def state_of(value: LayerValue) -> LayerState:
     """Return the state of a layer, in one generation, whose queries are recorded in ``value``."""
-    return layer_state(LayerSpec("suffix", LayerKind.SUFFIX), value)
+    return layer_state(LayerSpec("suffix", LayerKind.SUFFIX), value, AcceptanceTable())
 
 
 def test_a_query_that_finds_a_run_is_credited_with_the_run() -> None:

@@ -227,7 +227,7 @@ def test_at_most_one_sibling_is_right() -> None:
     first_verify({"suffix": draft}, branching(begin()), driver=driver)
     driver.on(StepResult((6, 9, 3), 2, 6))
     ratio = {
-        raw_probability: calibrator.calibrate("suffix", raw_probability, 0) / raw_probability
+        raw_probability: calibrator.table("suffix").calibrate([raw_probability], [0])[0] / raw_probability
         for raw_probability in (0.99, 0.4, 0.9, 0.6, 0.2)
     }
     assert ratio[0.99] < 0.85, "wrong, and its child not labelled at all:"

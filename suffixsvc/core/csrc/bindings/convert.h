@@ -141,7 +141,7 @@ using Columns =
                              std::vector<std::uint8_t>, std::vector<std::uint32_t>>>;
 Columns columns(const std::vector<DraftToken>& draft, std::string_view sources);
 
-void bind_cost(nb::module_& m);
+void bind_driver(nb::module_& m);
 void bind_ngrams(nb::module_& m);
 void bind_segments(nb::module_& m);
 void bind_steps(nb::module_& m);

@@ -62,7 +62,7 @@ Columns suffixsvc::columns(const std::vector<DraftToken>& draft, std::string_vie
 NB_MODULE(_ext, m) {
     m.doc() = "The native core: index, segments and drafting. Import suffixsvc.core instead.";
 
-    bind_cost(m);
+    bind_driver(m);
     bind_segments(m);
     bind_ngrams(m);
 

@@ -1,4 +1,4 @@
-#include "cost/kalman_filter.h"
+#include "driver/kalman_filter.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,0 +1,34 @@
+"""Limits of the native costs of a step; tests/driver/test_parts.py compares their choices with all others."""
+
+from __future__ import annotations
+
+import pytest
+
+from suffixsvc.core import StepCosts
+
+HUGE = 2**64 - 1
+
+
+def test_limits_of_any_size_are_safe() -> None:
+    costs = StepCosts([0.0, 1.0, 1.1, 1.2])
+    everything = costs.evaluate([0.9] * 9, 1.0, HUGE, HUGE, 0, [])
+    assert [(length, width) for length, width, *_ in everything] == [(1, 2), (2, 3)], "the curve ends"
+    for limit, room, other_tokens in (
+        (0, 9, 0),
+        (9, 0, 0),
+        (9, 1, 0),
+        (9, 9, 2),
+        (9, 9, HUGE),
+        (9, HUGE, HUGE),
+    ):
+        assert costs.evaluate([0.9] * 9, 1.0, limit, room, other_tokens, []) == []
+        assert costs.best([0.9] * 9, 1.0, limit, room, other_tokens, [], 0) is None
+    assert costs.best([0.9] * 9, 1.0, 9, 9, 0, [], HUGE) is None
+    assert costs.best([0.9] * 9, 1.0, 9, 9, 0, [5.0, 0.0], 0)[0] == 2, "the first is too expensive"
+    assert len(costs.evaluate([0.9] * 9, 1.0, 9, 9, 0, [0.0])) == 1, "further costs end the prefixes"
+
+
+def test_costs_must_have_a_plain_step() -> None:
+    for costs in ([], [0.0]):
+        with pytest.raises(ValueError, match="costs must have an entry of a plain step"):
+            StepCosts(costs)
