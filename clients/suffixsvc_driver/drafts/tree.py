@@ -44,10 +44,12 @@ def check_parents(parents: Sequence[int], count: int) -> None:
 
 def follow(token_ids: Sequence[int], parents: Sequence[int], text: Sequence[int]) -> list[int]:
     """Return the indices of the drafted tokens that ``text`` begins with, along one path from the root."""
-    path: list[int] = []
     if not parents:
         both = range(min(len(token_ids), len(text)))
+        if token_ids[: len(both)] == text[: len(both)]:  # usual: the text is what was accepted
+            return list(both)
         return list(itertools.takewhile(lambda i: token_ids[i] == text[i], both))
+    path: list[int] = []
     child: dict[tuple[int, int], int] = {}
     for i, step in enumerate(zip(parents, token_ids, strict=True)):
         child.setdefault(step, i)

@@ -132,10 +132,7 @@ class GenerationStateMachine:
         Raises:
             InvalidInputError: the event does not answer the last decision; the state is unchanged.
         """
-        match event:
-            case Begin():
-                self._expect(self._phase is _Phase.IDLE, event)
-                return self._on_begin(event)
+        match event:  # the most frequent ones first
             case LayerAnswer() | LayerFailed():
                 pending = self._queries.pending
                 self._expect(pending is not None and event.layer == pending.layer, event)
@@ -144,6 +141,9 @@ class GenerationStateMachine:
             case StepResult():
                 self._expect(self._phase is _Phase.VERIFYING, event)
                 return self._on_verified(event)
+            case Begin():
+                self._expect(self._phase is _Phase.IDLE, event)
+                return self._on_begin(event)
             case Next():
                 self._expect(
                     self._phase is _Phase.WAITING and event.other_tokens >= 0 and event.room >= 1, event
@@ -276,7 +276,7 @@ class GenerationStateMachine:
         # the loop observes a shared batch once for all generations
         if self._live is not None and not self._begin.batched:
             self._live.observe(width, event.seconds, self._base)
-        if drafted:
+        if drafted and self.config.policy is Policy.FIRST_MATCH:
             self._controller.add(drafted, accepted)
         if event.content is not None:
             self._controller.set_content(event.content)
