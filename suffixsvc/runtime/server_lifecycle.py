@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import select
+import selectors
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -51,12 +51,14 @@ def stop_signal() -> Iterator[WaitForStop]:
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
+    arrived = selectors.DefaultSelector()  # select() refuses descriptors from 1,024 on
+    arrived.register(reader, selectors.EVENT_READ)
     stopping = (signal.SIGTERM, signal.SIGINT)
     wakeup_before = signal.set_wakeup_fd(writer)
     before = {number: signal.signal(number, _restore_default) for number in stopping}
 
     def wait(seconds: float | None = None, /) -> bool:
-        while select.select([reader], [], [], seconds)[0]:
+        while arrived.select(seconds):
             if os.read(reader, 1)[0] in stopping:
                 return True
         return False
@@ -64,6 +66,7 @@ def stop_signal() -> Iterator[WaitForStop]:
     try:
         yield wait
     finally:
+        arrived.close()
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup_before)

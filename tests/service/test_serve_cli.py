@@ -188,6 +188,31 @@ with stop_signal() as wait_for_stop:
         process.communicate()
 
 
+def test_a_signal_is_received_through_a_descriptor_of_any_number() -> None:
+    """What happened: a server that was started with more than 1,000 open files ended with ValueError, since
+    select() refuses such descriptors."""
+    code = """
+import os, resource, signal
+from suffixsvc.runtime.server_lifecycle import stop_signal
+
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, most), most))
+while os.open(os.devnull, os.O_RDONLY) < 1100:
+    pass
+with stop_signal() as wait_for_stop:
+    assert not wait_for_stop(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert wait_for_stop()
+"""
+    process = spawn([sys.executable, "-c", code])
+    try:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, errors
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
