@@ -36,12 +36,13 @@ def complete(server: OpenAIServer) -> int:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("part", ["_start", "_charge"])
 def test_the_end_of_the_thread_that_generates_is_seen(
-    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """Every request was told that the server is stopping, for ever, by one that was healthy."""
     assert health(server) == (200, {"status": "ok"})
-    monkeypatch.setattr(server.service.engine._scheduler, "_start", lambda: 1 / 0)
+    monkeypatch.setattr(server.service.engine._scheduler, part, lambda: 1 / 0)
     assert complete(server) == 503
     eventually(lambda: health(server)[0] == 503, "the server is not healthy")
     assert health(server)[1] == {"status": "failed", "reason": "the thread that generates has ended"}

@@ -242,10 +242,10 @@ class Scheduler(ClosedOnExit):
                 ticket = self._queue.pop()
                 if ticket is None:
                     return
+                self._on_lanes.add(ticket)  # first: whatever fails now, it is not lost
                 # at once, or the same share would get all free lanes
                 ticket.charged = len(ticket.request.prompt_ids)
                 self._queue.charge(ticket.share, ticket.charged)
-                self._on_lanes.add(ticket)
             ticket.started = time.monotonic()
             try:
                 ticket.running = self._batch.add(ticket.request, partial(self._end, ticket))
@@ -281,15 +281,25 @@ class Scheduler(ClosedOnExit):
         if ticket.ended:
             return
         ticket.ended = True
-        self._charge()
-        running, ticket.running = ticket.running, None  # the owner may keep the ticket, but not its memory
-        with self._changed:
-            if ticket in self._on_lanes:
-                # what it did not need is taken back
-                self._recharge(ticket, 0 if running is None else running.served)
-                self._on_lanes.remove(ticket)
-                self._record_end()
+        try:
+            self._settle(ticket)
+        except Exception:  # a defect: the owner waits for its outcome nevertheless
+            _log.exception("the tokens of a request could not be counted", share=ticket.share)
         try:
             ticket.done(outcome)
         except BaseException:  # of this request's owner
             _log.exception("the outcome of a request could not be processed", share=ticket.share)
+
+    def _settle(self, ticket: Ticket) -> None:
+        """Count the tokens of a request that has ended, and free its place."""
+        running = ticket.running
+        with self._changed:
+            try:
+                self._charge()
+                if ticket in self._on_lanes:
+                    # what it did not need is taken back
+                    self._recharge(ticket, 0 if running is None else running.served)
+                    self._record_end()
+            finally:
+                ticket.running = None  # the owner may keep the ticket, but not its memory
+                self._on_lanes.discard(ticket)

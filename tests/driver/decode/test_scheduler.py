@@ -285,6 +285,33 @@ def test_a_defect_in_a_step_ends_its_requests_only(
     assert (key, isinstance(outcome, Result)) == ("kept", True)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("part", ["_charge", "_recharge", "_queue.charge"])
+def test_a_defect_of_the_accounts_ends_every_request(
+    tiny: ParallelLlama, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """What happened: it ended the thread before the requests had their outcomes, for which their owners
+    waited for ever."""
+    outcomes = Outcomes()
+    with Scheduler(batch_of(tiny), queue_size=64) as scheduler:
+        for lane in range(tiny.lanes):
+            scheduler.submit(Endless(lane).request, outcomes.of(lane))
+        eventually(lambda: scheduler.load.running == tiny.lanes, "every lane is in use")
+        waiting = [scheduler.submit(Request([1, 2], (), 3), outcomes.of(f"w{k}")) for k in range(3)]
+        owner, _, name = part.rpartition(".")
+        monkeypatch.setattr(getattr(scheduler, owner) if owner else scheduler, name, lambda *_: 1 / 0)
+        scheduler.cancel(waiting[0])
+        found = dict(outcomes.next() for _ in range(tiny.lanes + len(waiting)))
+        assert set(found) == {*range(tiny.lanes), "w0", "w1", "w2"}
+        for outcome in found.values():
+            cancelled = isinstance(outcome, Result) and outcome.finish is FinishReason.CANCELLED
+            assert cancelled or isinstance(outcome, Failure)
+        eventually(lambda: scheduler.ended, "its end is seen")
+        assert scheduler.load == (0, 0)
+        with pytest.raises(ServiceUnavailableError, match="closed"):
+            scheduler.submit(Request([1, 2], (), 3), outcomes.of("refused"))
+
+
 def test_only_computed_tokens_are_charged(scheduler: Scheduler, tiny: ParallelLlama) -> None:
     """A prompt that was cancelled before its first batch, or refused, cost its namespace all its tokens."""
     outcomes = Outcomes()
