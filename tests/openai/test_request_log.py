@@ -62,6 +62,8 @@ def test_an_answer_is_one_line(keyed: OpenAIServer, logs: Logs, stream: bool) ->
     assert texts
     found = line(logs, path="/v1/completions")
     assert found.pop("seconds") > 0
+    assert found.pop("request_id").startswith("req_")
+    assert found.pop("response_id") == (texts[0] if stream else made).id
     assert found == {
         "event": "request",
         "log_level": "info",

@@ -12,10 +12,12 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
 
 from suffixsvc.errors import SuffixError
 from suffixsvc_openai.app.completions.chat import chat_completions
 from suffixsvc_openai.app.completions.text import completions
+from suffixsvc_openai.app.http.request_ids import RequestIds
 from suffixsvc_openai.app.http.request_log import RequestLog
 from suffixsvc_openai.app.http.streaming import ClientGone
 from suffixsvc_openai.app.live import live_events, live_page
@@ -29,11 +31,9 @@ _log = structlog.get_logger(__name__)
 Handler = Callable[[Service, Request], Awaitable[Response]]
 
 
-def create_application(service: Service) -> FastAPI:
+def create_application(service: Service) -> ASGIApp:
     """Return the application that serves ``service``; the caller closes its engine."""
     app = FastAPI(title="suffixsvc", docs_url=None, redoc_url=None, openapi_url=None)
-
-    app.add_middleware(RequestLog)
 
     def add(method: str, path: str, handler: Handler) -> None:
         async def route(request: Request) -> Response:
@@ -59,7 +59,8 @@ def create_application(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, partial(_on_http_error, service))
     for gone in (ClientGone, ClientDisconnect):
         app.add_exception_handler(gone, _on_gone)
-    return app
+    # around the whole of it: the middleware of an application does not see its responses to defects
+    return RequestIds(RequestLog(app))
 
 
 async def _health(service: Service, _request: Request) -> Response:

@@ -17,14 +17,20 @@ class Envelope:
         object: OpenAI's name of the response.
         model: id of the model.
         fingerprint: of the model, as ``system_fingerprint``.
+        random: the rest of the id.
     """
 
     kind: str
     object: str
     model: str
     fingerprint: str
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    random: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def id(self) -> str:
+        """Id of the response."""
+        return f"{self.kind}-{self.random}"
 
     def wrap(self, choices: list[dict[str, Any]], *, chunk: str = "", **more: Any) -> dict[str, Any]:
         """Return a body.
@@ -35,7 +41,7 @@ class Envelope:
             more: further fields.
         """
         return {
-            "id": f"{self.kind}-{self.id}",
+            "id": self.id,
             "object": self.object + chunk,
             "created": self.created,
             "model": self.model,

@@ -13,6 +13,7 @@ from suffixsvc_openai.app.answers.responding import respond
 from suffixsvc_openai.app.completions.choices_writer import ChoicesWriter
 from suffixsvc_openai.app.completions.message_choice import MessageChoice
 from suffixsvc_openai.app.http.callers import Speaker, caller_of
+from suffixsvc_openai.app.http.request_log import note_response
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.chat.history import check_calls
 from suffixsvc_openai.chat.turn import ChatTurn
@@ -41,6 +42,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
             request, body, caller, prompts, limit=body.limit, param="messages", compiles=turn.binds
         )
     envelope = Envelope("chatcmpl", "chat.completion", service.model, service.fingerprint)
+    note_response(request, envelope.id)
     choices = [
         MessageChoice(index, chat.reader(turn, plan.prompt_ids)) for index, plan in enumerate(call.plans)
     ]

@@ -13,6 +13,7 @@ from suffixsvc_openai.app.answers.answer import Addition
 from suffixsvc_openai.app.answers.responding import respond
 from suffixsvc_openai.app.completions.choices_writer import ChoicesWriter
 from suffixsvc_openai.app.http.callers import Speaker, caller_of
+from suffixsvc_openai.app.http.request_log import note_response
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Prompt
@@ -67,6 +68,7 @@ async def completions(service: Service, request: Request) -> Response:
         caller = caller_of(principal, request.headers, body, Speaker())
         call = await service.start(request, body, caller, tokens, limit=limit, param="prompt")
     envelope = Envelope("cmpl", "text_completion", service.model, service.fingerprint)
+    note_response(request, envelope.id)
     choices = [TextChoice(index) for index in range(len(call.plans))]
     writer = ChoicesWriter(service.engine, call, body, envelope, choices)
     return await respond(service.engine, request, call, writer, stream=bool(body.stream))

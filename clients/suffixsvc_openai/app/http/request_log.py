@@ -1,7 +1,7 @@
 """One log line per request, at its end; never what a client or the model wrote, and no keys.
 
-    request  generated_tokens=4 method=POST path=/v1/completions principal=local prompt_tokens=2 seconds=0.031
-             status=200
+    request  generated_tokens=4 method=POST path=/v1/completions principal=local prompt_tokens=2
+             request_id=req_4f0c... response_id=cmpl-9d31... seconds=0.031 status=200
 
 The level is info, and debug for the paths that are probed and scraped.
 """
@@ -38,8 +38,14 @@ def note_call(request: Request, call: Call) -> None:
     request.state.call = call
 
 
+def note_response(request: Request, response_id: str) -> None:
+    """Name the completion or response object that answers, in the line of a request."""
+    request.state.response_id = response_id
+
+
 class RequestLog:
-    """ASGI middleware that writes the lines."""
+    """ASGI middleware that writes the lines; inside of
+    :class:`~suffixsvc_openai.app.http.request_ids.RequestIds`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -76,9 +82,8 @@ class RequestLog:
 
 def _details(state: dict[str, Any]) -> dict[str, Any]:
     """Return what is known of a request besides HTTP."""
-    found: dict[str, Any] = {}
-    if "principal" in state:
-        found["principal"] = state["principal"]
+    names = ("request_id", "response_id", "principal")
+    found: dict[str, Any] = {name: state[name] for name in names if name in state}
     if "call" in state:
         jobs: list[Job] = state["call"].jobs
         found["prompt_tokens"] = sum(len(job.plan.prompt_ids) for job in jobs)

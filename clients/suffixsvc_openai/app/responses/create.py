@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from suffixsvc_openai.app.answers.answer import Answer
 from suffixsvc_openai.app.answers.responding import respond
 from suffixsvc_openai.app.http.callers import Speaker, caller_of
+from suffixsvc_openai.app.http.request_log import note_response
 from suffixsvc_openai.app.responses.conversation import conversation_of, in_own_terms
 from suffixsvc_openai.app.responses.truncation import truncated_prompt
 from suffixsvc_openai.app.responses.writer import ResponseWriter
@@ -57,6 +58,7 @@ async def _start(service: Service, request: Request) -> tuple[Call, ResponseWrit
                 compiles=turn.binds,
             )
     keep = partial(service.responses.keep, principal, asked.inputs) if body.stored else None
-    answer = Answer(service.engine, call.plans[0])
-    writer = ResponseWriter(answer, Document(body), chat.reader(turn, call.plans[0].prompt_ids), keep)
+    answer, document = Answer(service.engine, call.plans[0]), Document(body)
+    note_response(request, document.id)
+    writer = ResponseWriter(answer, document, chat.reader(turn, call.plans[0].prompt_ids), keep)
     return call, writer, bool(body.stream)
