@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from suffixsvc_client import ClientConfig, SuffixClient
-from suffixsvc_openai.engine.memory import PAUSE_SECONDS, Memory
+from suffixsvc_openai.engine.memory import PAUSE_SECONDS, Memory, NotStored
 from suffixsvc_openai.engine.plans import Caller
 from support.hostile_service import hostile_service
 from support.openai_serving import (
@@ -80,11 +80,12 @@ def test_ended_answers_do_not_wait_for_a_paused_service(service: ServeProcess) -
         service.send(signal.SIGSTOP)
         with capture_logs() as logs:
             for session in sessions[:3]:
-                assert session is not None
-                memory.end(session, [3, 4], 2, store=True, incomplete=False)
+                assert not isinstance(session, NotStored)
+                ended = memory.end(session, [3, 4], 2, store=True, incomplete=False)
+                assert ended is NotStored.SERVICE
         assert [log["event"] for log in logs] == ["outputs are not stored for a while"]
         service.send(signal.SIGCONT)
         now[0] += PAUSE_SECONDS
-        assert sessions[3] is not None
-        memory.end(sessions[3], [3, 4], 2, store=True, incomplete=False)
+        assert not isinstance(sessions[3], NotStored)
+        assert memory.end(sessions[3], [3, 4], 2, store=True, incomplete=False) is None
         assert sum(each.outputs for each in memory.stored("local")) >= 1

@@ -12,6 +12,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import openai
+from suffixsvc.errors import (
+    LimitExceededError,
+    ServiceTimeoutError,
+    ServiceUnavailableError,
+    StoreFullError,
+    SuffixError,
+)
+from suffixsvc.index.session import Session
 from suffixsvc_openai.app.run import OpenAIServer
 from support.openai_serving import ENDLESS, LANES, NO_DRAFTS, client_of, idle, running, send, settings_of
 from support.serving import PATIENCE_S, eventually
@@ -207,6 +215,56 @@ def test_drafts_are_counted_by_source(fresh: OpenAIServer) -> None:
     for source, tokens in emitted.items():
         if source != "target":  # an end cuts what was accepted
             assert tokens <= accepted[source]
+
+
+def test_every_ended_answer_is_stored_or_has_a_reason(fresh: OpenAIServer) -> None:
+    """Outputs that were not stored were lines of the log only."""
+    new = Scrape(fresh)
+    reasons = {s.labels["reason"] for s in new.samples if s.name == "suffixsvc:outputs_not_stored_total"}
+    assert reasons == {"no_store", "no_output", "repeated", "limit", "service", "error"}
+    assert new["outputs_stored_total"] == new["outputs_not_stored_total"] == 0
+
+    complete(fresh, n=2)
+    complete(fresh, suffixsvc={"no_store": True})
+    complete(fresh, max_tokens=0, echo=True, logprobs=1)
+    headers = {"X-Stainless-Retry-Count": "1"}
+    complete(fresh, prompt="abc")
+    body = {"model": "cycle", "prompt": "abc", "max_tokens": 30, "temperature": 0}
+    url = f"http://{fresh.address}/v1/completions"
+    assert httpx.post(url, json=body, headers=headers, timeout=PATIENCE_S).status_code == 200
+    idle(fresh)
+    found = Scrape(fresh)
+    assert found["outputs_stored_total"] == 3
+    assert found.by("outputs_not_stored_total", "reason") == {"no_store": 1, "no_output": 1, "repeated": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (LimitExceededError("too many namespaces"), "limit"),
+        (ServiceUnavailableError("it is gone"), "service"),
+        (ServiceTimeoutError("it does not answer"), "service"),
+        (StoreFullError("the disk is full"), "error"),
+    ],
+)
+def test_outputs_that_cannot_be_stored_are_counted_by_reason(
+    fresh: OpenAIServer, monkeypatch: pytest.MonkeyPatch, error: SuffixError, reason: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    memory = fresh.service.engine._memory
+    with monkeypatch.context() as patch:
+        patch.setattr(memory._backend, "namespace", fail)
+        complete(fresh)  # no session
+        complete(fresh, suffixsvc={"no_store": True})
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "close", fail)
+        complete(fresh)
+        idle(fresh)
+    found = Scrape(fresh)
+    assert found.by("outputs_not_stored_total", "reason") == {reason: 2, "no_store": 1}
+    assert found["outputs_stored_total"] == 0
 
 
 def test_errors_are_counted_by_status_and_code(

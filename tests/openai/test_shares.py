@@ -14,7 +14,7 @@ import pytest
 from suffixsvc import SuffixCache
 from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.run import OpenAIServer
-from suffixsvc_openai.engine.memory import Memory, MemorySession
+from suffixsvc_openai.engine.memory import Memory, MemorySession, NotStored
 from suffixsvc_openai.engine.plans import Caller
 from support.openai_serving import ENDLESS, LANES, QUEUE, idle, namespaces, running, send, settings_of
 from support.serving import PATIENCE_S, eventually
@@ -59,7 +59,7 @@ def test_nothing_of_a_refused_call_is_generated(
         clients = occupy(server, LANES - 1)
         opened, ran = engine._memory.open, []
 
-        def slow(caller: Caller, prompt_ids: Sequence[int]) -> MemorySession | None:
+        def slow(caller: Caller, prompt_ids: Sequence[int]) -> MemorySession | NotStored:
             if caller.name == "refused":
                 time.sleep(0.1)  # in which an answer that was submitted before would run
                 ran.append(engine.load)
@@ -102,15 +102,15 @@ def test_a_principal_does_not_take_all_namespaces() -> None:
     """Ten thousand names of one principal left none to the others. An answer without one is not stored."""
     with Memory(SuffixCache(), "model", "tokenizer", most_namespaces=2) as memory:
 
-        def opened(principal: str, name: str) -> MemorySession | None:
+        def opened(principal: str, name: str) -> MemorySession | NotStored:
             session = memory.open(Caller(principal, name), [1, 2, 3])
-            if session is not None:
-                memory.end(session, [4, 5], 3, store=True, incomplete=False)
+            if not isinstance(session, NotStored):
+                assert memory.end(session, [4, 5], 3, store=True, incomplete=False) is None
             return session
 
-        assert opened("alice", "first")
-        assert opened("alice", "second")
-        assert opened("alice", "third") is None
-        assert opened("alice", "first"), "a known one"
-        assert opened("al", "third"), "of another principal"
+        assert not isinstance(opened("alice", "first"), NotStored)
+        assert not isinstance(opened("alice", "second"), NotStored)
+        assert opened("alice", "third") is NotStored.LIMIT
+        assert not isinstance(opened("alice", "first"), NotStored), "a known one"
+        assert not isinstance(opened("al", "third"), NotStored), "of another principal"
         assert [each.name for each in memory.stored("alice")] == ["first", "second"]

@@ -18,6 +18,7 @@ from suffixsvc_driver.decode.requests import Outcome
 from suffixsvc_driver.speculation.accounting import EVIDENCE
 from suffixsvc_openai.engine.call import Call, Job
 from suffixsvc_openai.engine.engine import Engine
+from suffixsvc_openai.engine.memory import NotStored
 from suffixsvc_openai.protocol.errors import ApiError
 from suffixsvc_openai.protocol.usage import drafted_tokens
 
@@ -59,6 +60,13 @@ class Metrics:
         self._failure = self._counter("request_failure", "Answers that ended with an error.")
         self._refused = self._counters("error_responses", "Errors sent instead of a body.", "status", "code")
         self._ignored = self._counter("ignored_fields", "Fields of requests that are unknown and ignored.")
+
+        self._stored = self._counter("outputs_stored", "Outputs of ended answers that were stored.")
+        self._not_stored = self._counters(
+            "outputs_not_stored", "Ended answers without a stored output, by reason.", "reason"
+        )
+        for reason in NotStored:  # a rate needs a first value
+            self._not_stored(str(reason))
 
         self._drafts = self._counter("spec_decode_num_drafts", "Steps with a draft.")
         self._drafted = self._counter("spec_decode_num_draft_tokens", "Drafted tokens.")
@@ -141,6 +149,7 @@ class Metrics:
 
     def ended(self, call: Call, job: Job, outcome: Outcome) -> None:
         """Count an answer of a call that has ended."""
+        (self._stored if job.not_stored is None else self._not_stored(str(job.not_stored))).inc()
         if not isinstance(outcome, Result):
             self._failure.inc()
             return

@@ -24,7 +24,7 @@ from suffixsvc_driver.drafts.events import TokenLogprobs
 from suffixsvc_driver.drafts.tree import follow
 from suffixsvc_driver.layers import Layer
 from suffixsvc_openai.engine.attempts import Attempts
-from suffixsvc_openai.engine.memory import MemorySession
+from suffixsvc_openai.engine.memory import MemorySession, NotStored
 from suffixsvc_openai.engine.observer import Progress
 from suffixsvc_openai.engine.plans import Plan
 
@@ -84,6 +84,7 @@ class Job:
         number: 0 until it is submitted.
         started: when it got a lane, on the clock ``time.monotonic``; None if it ended in the queue.
         ended: when it ended, on the same clock.
+        not_stored: why its output is not stored; None if it is. Known after its end.
     """
 
     index: int
@@ -96,6 +97,7 @@ class Job:
     ticket: Ticket | None = None
     started: float | None = None
     ended: float = 0.0
+    not_stored: NotStored | None = NotStored.ERROR
 
 
 @dataclass(slots=True, eq=False)

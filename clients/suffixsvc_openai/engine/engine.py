@@ -45,7 +45,7 @@ from suffixsvc_openai.engine.calibrators import Calibrators
 from suffixsvc_openai.engine.call import Call, Ended, Job
 from suffixsvc_openai.engine.drafting import Drafting, DraftingSettings, close_layers, predicted_tokens
 from suffixsvc_openai.engine.fair_threads import FairThreads
-from suffixsvc_openai.engine.memory import Stored, open_memory
+from suffixsvc_openai.engine.memory import NotStored, Stored, open_memory
 from suffixsvc_openai.engine.observer import Observer
 from suffixsvc_openai.engine.plans import Caller, Plan
 
@@ -304,7 +304,11 @@ class Engine(ClosedOnExit):
         """Open the session of an answer, and return its request."""
         plan = job.plan
         namespace = self._memory.path_of(plan.caller, plan.caller.name)
-        job.session = self._memory.open(plan.caller, plan.prompt_ids)
+        opened = self._memory.open(plan.caller, plan.prompt_ids)
+        if isinstance(opened, NotStored):
+            job.not_stored = opened
+        else:
+            job.session = opened
         repeated = plan.caller.repeated
         job.attempts = self._requests.attempts(namespace, plan.prompt_ids, job.index, repeated=repeated)
         job.layers = self.drafting.layers(plan, job.session)
@@ -378,12 +382,14 @@ class Engine(ClosedOnExit):
             result = outcome if isinstance(outcome, Result) else None
             caller = job.plan.caller
             if job.session is not None:
-                self._memory.end(
+                job.not_stored = self._memory.end(
                     job.session,
                     () if result is None else result.token_ids,
                     len(job.plan.prompt_ids),
-                    store=result is not None and caller.store,
+                    store=caller.store,
                     incomplete=result is not None and result.finish is FinishReason.CANCELLED,
                     attempts=job.attempts,
                     path=self._memory.path_of(caller, caller.name),
                 )
+            elif not caller.store:
+                job.not_stored = NotStored.NO_STORE

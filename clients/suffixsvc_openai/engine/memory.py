@@ -6,6 +6,7 @@ their agents wrote, and outputs of one model never draft for another.
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from suffixsvc.config import MAX_LABEL_CHARACTERS, Limits
 from suffixsvc.errors import (
     InvalidInputError,
     LimitExceededError,
+    ServiceError,
     ServiceTimeoutError,
     SuffixError,
     UnknownNamespaceError,
@@ -38,6 +40,30 @@ _CALL_TIMEOUT: Final = 10.0
 PAUSE_SECONDS: Final = 10.0
 #: namespaces whose statistics are read at once
 MAX_STORED: Final = 200
+
+
+class NotStored(enum.StrEnum):
+    """Why the output of an answer is not stored; values are labels of a metric."""
+
+    #: the caller does not want it
+    NO_STORE = "no_store"
+    #: the answer has no tokens: it failed, or was cancelled before its first one
+    NO_OUTPUT = "no_output"
+    #: another attempt at the same answer is stored
+    REPEATED = "repeated"
+    #: of namespaces, sessions or bytes
+    LIMIT = "limit"
+    #: the service does not answer, or did not a moment ago
+    SERVICE = "service"
+    #: any other failure, which is logged
+    ERROR = "error"
+
+    @classmethod
+    def of(cls, error: SuffixError) -> NotStored:
+        """Return the reason that an error is."""
+        if isinstance(error, LimitExceededError):
+            return cls.LIMIT
+        return cls.SERVICE if isinstance(error, ServiceError) else cls.ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +120,14 @@ class Memory(ClosedOnExit):
         """Return the namespace of a principal's name."""
         return f"{caller.principal}/{name}/{self._model}"
 
-    def open(self, caller: Caller, prompt_ids: Sequence[int]) -> MemorySession | None:
+    def open(self, caller: Caller, prompt_ids: Sequence[int]) -> MemorySession | NotStored:
         """Open a session with exactly this prompt.
 
         Namespaces of ``reads`` that do not exist have no outputs yet, and are left out.
 
         Returns:
-            The session; None, which is logged, if the outputs cannot be used: the answer does not need them.
+            The session. If the outputs cannot be used, the reason, which is logged: the answer does not need
+            them.
 
         Raises:
             InvalidNamespaceError, InvalidLabelsError.
@@ -120,7 +147,7 @@ class Memory(ClosedOnExit):
             raise
         except SuffixError as error:
             _log.warning("no session for a call, whose output is not stored", reason=str(error))
-            return None
+            return NotStored.of(error)
         opened: MemorySession = session
         return opened
 
@@ -155,7 +182,7 @@ class Memory(ClosedOnExit):
         incomplete: bool,
         attempts: Attempts | None = None,
         path: str = "",
-    ) -> None:
+    ) -> NotStored | None:
         """Close a session; failures are logged, because the answer is complete.
 
         For :data:`PAUSE_SECONDS` after a service did not answer in time, sessions are left to it, which ends
@@ -170,29 +197,36 @@ class Memory(ClosedOnExit):
             incomplete: the model had not finished.
             attempts: at this answer, of which one output is stored; None: it is the only one.
             path: its namespace.
+
+        Returns:
+            Why the output is not stored; None if it is.
         """
+        reason = _reason(token_ids, store=store, incomplete=incomplete, attempts=attempts)
         if self._clock() < self._paused_until:
-            return
-        store = store and len(token_ids) > 0
-        store = store and (attempts is None or attempts.better(len(token_ids), complete=not incomplete))
+            return reason or NotStored.SERVICE
+        stored, failure = False, NotStored.LIMIT  # a limit is no error of a session
         try:
-            missing = token_ids[session.length - prompt :] if store else ()
+            missing = () if reason else token_ids[session.length - prompt :]
             if missing:
                 session.step(missing, max_draft_tokens=0, at=session.length)
-            output = session.close(commit=store, incomplete=incomplete)
+            output = session.close(commit=reason is None, incomplete=incomplete)
+            stored = output is not None
             if attempts is not None and output is not None:
                 earlier, attempts.output = attempts.output, output
                 attempts.complete, attempts.tokens = not incomplete, len(token_ids)
                 self._forget(path, earlier)
         except ServiceTimeoutError as error:
+            failure = NotStored.SERVICE
             self._paused_until = self._clock() + PAUSE_SECONDS
             _log.warning("outputs are not stored for a while", seconds=PAUSE_SECONDS, reason=str(error))
         except SuffixError as error:
+            failure = NotStored.of(error)
             _log.warning("the output of a call is not stored", reason=str(error))
             try:
                 session.close(commit=False)
             except SuffixError as second:
                 _log.warning("a session cannot be closed", reason=str(second))
+        return None if stored else reason or failure
 
     def _forget(self, path: str, output: OutputId | None) -> None:
         """Delete an output, if it still exists."""
@@ -253,3 +287,16 @@ def open_memory(
     limits = Limits()
     most = max(1, limits.max_namespaces // principals) if principals > 1 else None
     return Memory(SuffixCache(data, limits=limits), model, tokenizer, most_namespaces=most)
+
+
+def _reason(
+    token_ids: Sequence[int], *, store: bool, incomplete: bool, attempts: Attempts | None
+) -> NotStored | None:
+    """Return why an output is not to be stored; None if it is."""
+    if not store:
+        return NotStored.NO_STORE
+    if not len(token_ids):
+        return NotStored.NO_OUTPUT
+    if attempts is not None and not attempts.better(len(token_ids), complete=not incomplete):
+        return NotStored.REPEATED
+    return None
