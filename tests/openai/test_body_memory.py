@@ -125,6 +125,19 @@ def test_what_a_body_is_parsed_to_counts(server: OpenAIServer, memory: WatchedMe
     assert memory.most > 16_000 * VALUE_BYTES
 
 
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_a_wide_character_counts_for_all_characters(
+    server: OpenAIServer, memory: WatchedMemory, ascii_only: bool
+) -> None:
+    """A body of one byte a character was counted once, and took five times its bytes."""
+    address = f"http://{server.address}/v1/completions"
+    for end, status in (("a", 404), ("\U0001f600", 503)):
+        text = json.dumps({"model": "none", "prompt": "a" * (1 << 20) + end}, ensure_ascii=ascii_only)
+        answer = httpx.post(address, content=text.encode(), timeout=PATIENCE_S)
+        assert answer.status_code == status, answer.text
+        assert memory.held == 0
+
+
 def test_short_bodies_have_a_limit_too() -> None:
     memory = BodyMemory(LIMIT)
     with memory.body("p") as long:
@@ -155,6 +168,19 @@ def test_the_bodies_of_one_principal_keep_no_other_out(size: int) -> None:
         body.drop()
     assert not memory.held
     assert not memory.shares
+
+
+def test_the_only_principal_may_use_all() -> None:
+    """A server without keys used half of its memory."""
+    memory = BodyMemory(LIMIT, principals=1)
+    bodies = [HeldBody(memory, "local") for _ in range(LIMIT // SHORT)]
+    assert sum(body.add(bytes(2 * SHORT)) for body in bodies) == LONG // (2 * SHORT)
+    expected = (LIMIT - memory.held) // SHORT
+    assert sum(HeldBody(memory, "local").add(bytes(SHORT)) for _ in bodies) == expected
+
+
+def test_a_server_without_keys_has_one_principal(server: OpenAIServer) -> None:
+    assert not server.service.bodies.shared
 
 
 def test_the_only_body_of_a_principal_may_take_more_than_it_leaves() -> None:

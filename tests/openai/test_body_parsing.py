@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from typing import Any
 
@@ -15,7 +16,7 @@ from suffixsvc_openai.app.http.bodies import MAX_BODY_BYTES, MAX_VALUES
 from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES
 from suffixsvc_openai.app.run import OpenAIServer
 from suffixsvc_openai.protocol.completion_request import CompletionRequest
-from suffixsvc_openai.protocol.json_values import count_values
+from suffixsvc_openai.protocol.json_values import count_values, parsed_bytes
 from support.serving import PATIENCE_S
 
 TEXT: dict[str, Any] = {"model": "cycle", "prompt": "ab", "max_tokens": 4, "temperature": 0}
@@ -98,3 +99,31 @@ def test_the_number_of_values_is_that_of_the_parsed_text(value: Any, ascii_only:
 def test_malformed_text_is_searched_once(text: bytes) -> None:
     """A quote without an end is a string to the end of the text, not one more begin of a search."""
     count_values(bytearray(b",[" * (MAX_VALUES // 4) + text), MAX_VALUES // 2 - 1)
+
+
+SPELLINGS = (
+    "a",
+    "\xe9",
+    "\u4e2d",
+    "\U0001f600",
+    "a\u4e2d",
+    "a\U0001f600",
+    "\\\\u",
+    "\\",
+    "\\\u4e2d",
+    "\n\x01",
+)
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("text", [a * 20_000 + b for a in SPELLINGS for b in SPELLINGS])
+def test_what_is_parsed_takes_no_more_than_is_counted(text: str, ascii_only: bool) -> None:
+    """One emoji makes four bytes of each character of its text."""
+    value = {"a": [text, {"b": text[::-1]}]}
+    data = bytearray(json.dumps(value, ensure_ascii=ascii_only).encode())
+    found = json.loads(data)["a"]
+    size = sum(sys.getsizeof(each) for each in (found[0], found[1]["b"]))
+    if not text.isascii():  # the interpreter keeps the UTF-8 that another library asked for
+        size += 2 * len(text.encode())
+    counted = len(data) + parsed_bytes(data, 8)
+    assert size <= counted <= 10 * size

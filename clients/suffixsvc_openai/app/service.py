@@ -65,11 +65,12 @@ class Service:
     responses: ResponseStore = field(default_factory=ResponseStore)
     draining: bool = False
     viewers: ViewerLimit = field(default_factory=ViewerLimit)
-    bodies: BodyMemory = field(default_factory=BodyMemory)
     created: int = field(default_factory=lambda: int(time.time()))
+    bodies: BodyMemory = field(init=False)
     preparing: Preparing = field(init=False)
 
     def __post_init__(self) -> None:
+        self.bodies = BodyMemory(principals=self.keys.principals)
         # as many as could be admitted at once
         self.preparing = Preparing(self.engine.lanes + self.engine.queue_size)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from suffixsvc_openai.protocol.json_values import VALUE_BYTES, count_values
+from suffixsvc_openai.protocol.json_values import count_values, parsed_bytes
 
 #: bytes that the responses of one principal may take
 MAX_BYTES: Final = 64 << 20
@@ -36,7 +36,7 @@ class StoredResponse:
         response: JSON of the response.
         input_items: JSON of the list of its own input items, without those of the responses before it.
         item_ids: ids of the input items and the items of the output.
-        values: number of values of both texts.
+        read_size: bytes that its items take once they are read, at most.
     """
 
     id: str
@@ -44,7 +44,7 @@ class StoredResponse:
     response: bytes
     input_items: bytes
     item_ids: tuple[str, ...]
-    values: int
+    read_size: int
 
     @classmethod
     def of(cls, response: Mapping[str, Any], input_items: Sequence[Mapping[str, Any]]) -> StoredResponse:
@@ -52,19 +52,13 @@ class StoredResponse:
         ids = tuple(item["id"] for item in (*input_items, *response["output"]))
         previous = response["previous_response_id"]
         texts = _json(response), _json(input_items)
-        values = sum(count_values(text, len(text)) for text in texts)
-        return cls(response["id"], previous, *texts, ids, values)
+        return cls(response["id"], previous, *texts, ids, sum(map(_read_size, texts)))
 
     @property
     def size(self) -> int:
         """Bytes that it takes."""
         texts = len(self.response) + len(self.input_items)
         return texts + _OVERHEAD_BYTES + _ID_BYTES * len(self.item_ids)
-
-    @property
-    def read_size(self) -> int:
-        """Bytes that its items take once they are read."""
-        return len(self.response) + len(self.input_items) + VALUE_BYTES * self.values
 
     @property
     def body(self) -> dict[str, Any]:
@@ -206,6 +200,10 @@ def items_of(owners: Iterable[StoredResponse], item_ids: Iterable[str]) -> dict[
     """Return items of responses by id, without those that no response has."""
     wanted = set(item_ids)
     return {item["id"]: item for stored in owners for item in stored.items if item["id"] in wanted}
+
+
+def _read_size(text: bytes) -> int:
+    return len(text) + parsed_bytes(text, count_values(text, len(text)))
 
 
 def _json(value: Any) -> bytes:

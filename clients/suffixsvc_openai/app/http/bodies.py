@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES, HeldBody
 from suffixsvc_openai.protocol.errors import ApiError, invalid, of_validation, overloaded, path_of
-from suffixsvc_openai.protocol.json_values import count_values, non_finite
+from suffixsvc_openai.protocol.json_values import count_values, non_finite, parsed_bytes
 
 #: bytes of a body
 MAX_BODY_BYTES: Final = 16 << 20
@@ -47,17 +47,23 @@ async def read_body(request: Request, kind: type[B], body: HeldBody) -> B:
             code="request_timeout",
         ) from None
     if len(body.data) <= SHORT_BODY_BYTES:
-        _require_values(body, count_values(body.data, MAX_VALUES))
+        _require_values(body, *_measured(body.data))
         found = _validated(body.data, kind)
     else:
         async with body.parsing:
-            _require_values(body, await asyncio.to_thread(count_values, body.data, MAX_VALUES))
+            _require_values(body, *await asyncio.to_thread(_measured, body.data))
             found = await asyncio.to_thread(_validated, body.data, kind)
     body.parsed()
     return found
 
 
-def _require_values(body: HeldBody, values: int) -> None:
+def _measured(data: bytearray) -> tuple[int, int]:
+    """Return the number of values of a body, and the bytes that they take once they are parsed."""
+    values = count_values(data, MAX_VALUES)
+    return values, parsed_bytes(data, values)
+
+
+def _require_values(body: HeldBody, values: int, size: int) -> None:
     """Raise ApiError unless a body has not too many values, and there is memory for them."""
     if values > MAX_VALUES:
         raise ApiError(
@@ -65,7 +71,7 @@ def _require_values(body: HeldBody, values: int) -> None:
             f"the body must have at most {MAX_VALUES} commas and opening brackets outside of strings",
             remedy="Send prompts as text, or in several requests.",
         )
-    if not body.add_values(values):
+    if not body.add_parsed(size):
         raise overloaded()
 
 

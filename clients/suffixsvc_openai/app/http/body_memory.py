@@ -2,8 +2,8 @@
 
 Bytes count as they arrive, so a client that announces a long body and sends nothing takes no memory from
 others. Part of the memory is for short bodies: those that fill the rest do not keep ordinary requests out.
-The bodies of one principal take at most as much as they leave, so that it cannot keep others out; its short
-bodies are counted apart. Its only body may take more: else the largest ones would never find room.
+Of several principals the bodies of each take at most as much as they leave, so that it cannot keep others
+out; its short bodies are counted apart. Its only body may take more: else the largest would never find room.
 Used in the event loop only.
 """
 
@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
-
-from suffixsvc_openai.protocol.json_values import VALUE_BYTES
 
 #: bytes of all bodies together
 MAX_TOTAL_BYTES: Final = 256 << 20
@@ -30,16 +28,19 @@ class BodyMemory:
 
     Args:
         limit: bytes that they have at most.
+        principals: number of principals; a single one may take all.
 
     Attributes:
         held: bytes that they have now.
+        shared: whether there are several principals.
         shares: these bytes by principal, and by whether they are of short bodies.
         parsing: held while a long body is parsed. The interpreter runs nothing else meanwhile, so that the
             event loop would wait for all that are parsed at the same time.
     """
 
-    def __init__(self, limit: int = MAX_TOTAL_BYTES) -> None:
+    def __init__(self, limit: int = MAX_TOTAL_BYTES, principals: int = 2) -> None:
         self.limit, self.held = limit, 0
+        self.shared = principals > 1
         self.shares: Counter[tuple[str, bool]] = Counter()
         self.parsing = asyncio.Lock()
 
@@ -73,9 +74,9 @@ class HeldBody:
         self.data += part
         return True
 
-    def add_values(self, values: int) -> bool:
-        """Count the values that the body is parsed to; return False if there is no memory for them."""
-        return self._take(values * VALUE_BYTES, short=len(self.data) <= SHORT_BODY_BYTES)
+    def add_parsed(self, size: int) -> bool:
+        """Count what the body is parsed to, besides its bytes; return False if there is no memory for it."""
+        return self._take(size, short=len(self.data) <= SHORT_BODY_BYTES)
 
     def add_stored(self, size: int) -> bool:
         """Count bytes that are read from stored responses; return False if there is no memory for them."""
@@ -91,7 +92,7 @@ class HeldBody:
         left = limit - memory.held
         # a long body is weighed with all of its principal, a short one with the short ones
         own = sum(memory.shares[self._principal, kind] for kind in {True, short})
-        if size > left or (own > self.size and own + size > left):
+        if size > left or (memory.shared and own > self.size and own + size > left):
             return False
         size += self.size
         self._count(-self.size)
