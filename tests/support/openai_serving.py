@@ -109,14 +109,19 @@ def stream_on_every_lane(server: OpenAIServer, tokens: int, harm: Callable[[], N
     return texts
 
 
-def send(server: OpenAIServer, body: dict[str, Any], headers: dict[str, str] | None = None) -> socket.socket:
+def send(
+    server: OpenAIServer,
+    body: dict[str, Any],
+    headers: dict[str, str] | None = None,
+    path: str = "/v1/completions",
+) -> socket.socket:
     """Send a request and leave the answer unread."""
     host, _, port = server.address.rpartition(":")
     found = socket.create_connection((host, int(port)))
     data = json.dumps(body).encode()
     fields = {"Host": server.address, "Content-Length": str(len(data)), **(headers or {})}
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    found.sendall(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n".encode() + data)
+    found.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + data)
     return found
 
 

@@ -16,7 +16,7 @@ from fastapi import Request
 from suffixsvc.errors import InvalidInputError, LimitExceededError
 from suffixsvc_driver.decode.requests import QueueFullError
 from suffixsvc_openai.app.http.bodies import B, read_body
-from suffixsvc_openai.app.http.body_memory import BodyMemory
+from suffixsvc_openai.app.http.body_memory import BodyMemory, HeldBody
 from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.http.request_log import note_call, note_principal
 from suffixsvc_openai.app.http.streaming import while_connected
@@ -88,10 +88,12 @@ class Service:
         return principal
 
     @asynccontextmanager
-    async def reading(self, request: Request, kind: type[B], principal: str) -> AsyncIterator[B]:
+    async def reading(
+        self, request: Request, kind: type[B], principal: str
+    ) -> AsyncIterator[tuple[B, HeldBody]]:
         """Read a body and count its unknown fields, for a block that ends when the request is admitted.
 
-        The body and the request count against their limits until then.
+        The body, whose memory is the second value, and the request count against their limits until then.
 
         Raises:
             ApiError: 400, 408, 413, 429 or 503.
@@ -101,9 +103,7 @@ class Service:
             self.metrics.ignored(len(unknown_fields(body)))
             try:
                 with self.preparing.one(principal):
-                    yield body
-                    # the answer may take long: it does not keep what is ignored
-                    (body.model_extra or {}).clear()
+                    yield body, held
             except QueueFullError as error:
                 raise queue_full(error) from None
 

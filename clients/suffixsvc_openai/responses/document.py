@@ -22,14 +22,23 @@ class Document:
     """A response in all its states.
 
     Attributes:
-        request: the request that it answers.
+        model: of the request that it answers.
+        settings: of that request, which is not kept itself.
+        large: they may be as long as a long body.
         id: of the response.
         created: seconds since the epoch.
     """
 
-    request: ResponsesRequest
+    model: str
+    settings: Mapping[str, Any]
+    large: bool = False
     id: str = field(default_factory=lambda: new_id("resp"))
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def of(cls, request: ResponsesRequest, *, large: bool = False) -> Document:
+        """Return the response to a request."""
+        return cls(request.model, _settings(request), large)
 
     def begun(self) -> dict[str, Any]:
         """Return the response before its first token."""
@@ -59,7 +68,6 @@ class Document:
         }
 
     def _body(self, status: str, output: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        asked = self.request
         return {
             "id": self.id,
             "object": "response",
@@ -68,10 +76,10 @@ class Document:
             "status": status,
             "error": None,
             "incomplete_details": None,
-            "model": asked.model,
+            "model": self.model,
             "output": list(output),
             "usage": None,
-            **_settings(asked),
+            **self.settings,
         }
 
 

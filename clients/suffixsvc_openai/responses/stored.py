@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from suffixsvc_openai.protocol.json_values import count_values, parsed_bytes
+from suffixsvc_openai.protocol.json_values import count_values, encoded, parsed_bytes
 
 #: bytes that the responses of one principal may take
 MAX_BYTES: Final = 64 << 20
@@ -24,6 +24,28 @@ MAX_TOTAL_BYTES: Final = 1 << 30
 #: bytes of a response besides its texts: the objects of Python that hold it
 _OVERHEAD_BYTES: Final = 1024
 _ID_BYTES: Final = 400
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItems:
+    """Input items of a response as they are stored.
+
+    Attributes:
+        text: JSON of their list.
+        ids: their ids.
+        read_size: bytes that they take once they are read, at most.
+    """
+
+    text: bytes
+    ids: tuple[str, ...]
+    read_size: int
+
+    @classmethod
+    def of(cls, items: Sequence[Mapping[str, Any]]) -> StoredItems:
+        """Store items, which have ids."""
+        text = _json(items)
+        return cls(text, tuple(item["id"] for item in items), _read_size(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +69,17 @@ class StoredResponse:
     read_size: int
 
     @classmethod
-    def of(cls, response: Mapping[str, Any], input_items: Sequence[Mapping[str, Any]]) -> StoredResponse:
+    def of(cls, response: Mapping[str, Any], inputs: StoredItems) -> StoredResponse:
         """Store a response, whose items have ids."""
-        ids = tuple(item["id"] for item in (*input_items, *response["output"]))
-        previous = response["previous_response_id"]
-        texts = _json(response), _json(input_items)
-        return cls(response["id"], previous, *texts, ids, sum(map(_read_size, texts)))
+        text = _json(response)
+        return cls(
+            response["id"],
+            response["previous_response_id"],
+            text,
+            inputs.text,
+            (*inputs.ids, *(item["id"] for item in response["output"])),
+            inputs.read_size + _read_size(text),
+        )
 
     @property
     def size(self) -> int:
@@ -132,11 +159,9 @@ class ResponseStore:
                 if not self._shelves[largest].responses:
                     del self._shelves[largest]
 
-    def keep(
-        self, principal: str, input_items: Sequence[Mapping[str, Any]], response: Mapping[str, Any]
-    ) -> None:
+    def keep(self, principal: str, inputs: StoredItems, response: Mapping[str, Any]) -> None:
         """Store a response and its own input items."""
-        self.add(principal, StoredResponse.of(response, input_items))
+        self.add(principal, StoredResponse.of(response, inputs))
 
     def get(self, principal: str, response_id: str) -> StoredResponse:
         """Return a response. Raises MissingResponseError."""
@@ -208,4 +233,4 @@ def _read_size(text: bytes) -> int:
 
 def _json(value: Any) -> bytes:
     # escapes of unpaired surrogates stay escapes: they have no UTF-8
-    return json.dumps(value, separators=(",", ":")).encode()
+    return encoded(value, _ENCODER).encode()

@@ -13,7 +13,7 @@ import openai
 from suffixsvc_openai.app.http.body_memory import BodyMemory
 from suffixsvc_openai.app.run import OpenAIServer
 from suffixsvc_openai.chat.turn import ChatTurn
-from suffixsvc_openai.responses.stored import StoredResponse
+from suffixsvc_openai.responses.stored import StoredItems, StoredResponse
 from support.openai_serving import client_of, running, settings_of
 
 SIZE = 1 << 20
@@ -28,7 +28,7 @@ def served(brief: Path) -> Iterator[tuple[OpenAIServer, openai.OpenAI]]:
 def keep(server: OpenAIServer, name: str, items: list[dict[str, Any]]) -> None:
     inputs = [{"type": "message", "id": f"in_{name}_{i}", **item} for i, item in enumerate(items)]
     response: dict[str, Any] = {"id": f"resp_{name}", "previous_response_id": None, "output": []}
-    server.service.responses.add("local", StoredResponse.of(response, inputs))
+    server.service.responses.add("local", StoredResponse.of(response, StoredItems.of(inputs)))
 
 
 def asking(name: str, way: str) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_without_parallel_calls_the_first_one_counts(caller: openai.OpenAI) -> N
 )
 def test_parallel_calls_are_echoed_as_they_apply(fields: dict[str, Any], parallel: bool) -> None:
     request = ResponsesRequest.model_validate({"model": "m", "input": "x", "tools": TOOLS, **fields})
-    assert Document(request).begun()["parallel_tool_calls"] is parallel
+    assert Document.of(request).begun()["parallel_tool_calls"] is parallel
 
 
 def test_tools_that_may_not_be_called_are_text(caller: openai.OpenAI) -> None:

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from suffixsvc_openai.responses.stored import MissingResponseError, ResponseStore, StoredResponse, items_of
+from suffixsvc_openai.responses.stored import (
+    MissingResponseError,
+    ResponseStore,
+    StoredItems,
+    StoredResponse,
+    items_of,
+)
 
 
 def stored(name: str, previous: str | None = None, text: str = "") -> StoredResponse:
@@ -16,7 +22,9 @@ def stored(name: str, previous: str | None = None, text: str = "") -> StoredResp
         "previous_response_id": previous and f"resp_{previous}",
         "output": [message],
     }
-    return StoredResponse.of(response, [{"type": "message", "id": f"in_{name}", "role": "user"}])
+    return StoredResponse.of(
+        response, StoredItems.of([{"type": "message", "id": f"in_{name}", "role": "user"}])
+    )
 
 
 def ids(found: list[StoredResponse]) -> list[str]:
@@ -146,7 +154,7 @@ def test_an_item_is_found_as_long_as_a_response_has_it(deleted: str) -> None:
     message = first.items[-1]
     store.add("p", first)
     response = {"id": "resp_b", "previous_response_id": None, "output": [message]}
-    store.add("p", StoredResponse.of(response, [message, message]))
+    store.add("p", StoredResponse.of(response, StoredItems.of([message, message])))
     store.delete("p", f"resp_{deleted}")
     assert items(store, "p", ["msg_a"]) == {"msg_a": message}
     store.delete("p", "resp_a" if deleted == "b" else "resp_b")

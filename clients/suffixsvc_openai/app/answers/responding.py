@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from suffixsvc_openai.app.http import streaming
 from suffixsvc_openai.app.http.streaming import EventStream, while_connected
@@ -21,8 +21,8 @@ Events = AsyncIterator[Event]
 class Writer(Protocol):
     """Writes the response of one call."""
 
-    async def whole(self, events: Events) -> dict[str, Any]:
-        """Return the body, at the end of the call. Raises ApiError: an answer failed."""
+    async def whole(self, events: Events) -> Response:
+        """Return the response, at the end of the call. Raises ApiError: an answer failed."""
 
     def read(self, event: Event) -> list[dict[str, Any]]:
         """Return what a stream sends for an event of the call. Raises ApiError: an answer failed."""
@@ -48,7 +48,7 @@ async def respond(engine: Engine, request: Request, call: Call, writer: Writer, 
     events = call.events()
     try:
         if not stream:
-            return JSONResponse(await while_connected(request, writer.whole(events)))
+            return await while_connected(request, writer.whole(events))
         # errors of the first step have a status of their own, before the headers are sent
         begun: list[dict[str, Any]] = []
         with suppress(TimeoutError):

@@ -17,6 +17,7 @@ from suffixsvc_openai.app.http.request_log import note_response
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.chat.history import check_calls
 from suffixsvc_openai.chat.turn import ChatTurn
+from suffixsvc_openai.engine.call import Call
 from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.protocol.chat_request import ChatRequest
 from suffixsvc_openai.protocol.envelope import Envelope
@@ -25,8 +26,14 @@ from suffixsvc_openai.protocol.errors import invalid
 
 async def chat_completions(service: Service, request: Request) -> Response:
     """Answer a request. Raises ApiError, ClientGone."""
+    call, writer, stream = await _start(service, request)
+    return await respond(service.engine, request, call, writer, stream=stream)
+
+
+async def _start(service: Service, request: Request) -> tuple[Call, ChoicesWriter, bool]:
+    """Start the answers; the request is not kept longer. Returns their call and writer, and ``stream``."""
     principal = service.admit(request)
-    async with service.reading(request, ChatRequest, principal) as body:
+    async with service.reading(request, ChatRequest, principal) as (body, _):
         service.require_model(body.model)
         body.check()
         turn = await asyncio.to_thread(_turn, body)  # a conversation may be long
@@ -47,7 +54,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
         MessageChoice(index, chat.reader(turn, plan.prompt_ids)) for index, plan in enumerate(call.plans)
     ]
     writer = ChoicesWriter(service.engine, call, body, envelope, choices, chunk=".chunk")
-    return await respond(service.engine, request, call, writer, stream=bool(body.stream))
+    return call, writer, bool(body.stream)
 
 
 def _predicted(service: Service, body: ChatRequest) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
+from fastapi.responses import JSONResponse, Response
+
 from suffixsvc_driver.decode.generation import Result
 from suffixsvc_openai.app.answers.answer import Addition, Answer
 from suffixsvc_openai.app.answers.responding import Events
@@ -39,7 +41,7 @@ class ChoicesWriter:
     Args:
         engine: detokenizes.
         call: its answers.
-        body: the request.
+        body: the request, which is not kept.
         envelope: of the response.
         choices: of each answer.
         chunk: suffix of the object's name in a stream.
@@ -56,9 +58,10 @@ class ChoicesWriter:
         chunk: str = "",
     ) -> None:
         self._answers = [Answer(engine, plan) for plan in call.plans]
-        self._body, self._envelope, self._choices, self._chunk = body, envelope, choices, chunk
+        self._envelope, self._choices, self._chunk = envelope, choices, chunk
+        self._n, self._usage = body.n or 1, body.include_usage
 
-    async def whole(self, events: Events) -> dict[str, Any]:
+    async def whole(self, events: Events) -> Response:
         """See the protocol."""
         async for each in events:
             self._answers[each.index].add(each)
@@ -66,7 +69,7 @@ class ChoicesWriter:
         for choice, answer in zip(self._choices, self._answers, strict=True):
             bodies.append(choice.whole(Addition(answer.text, answer.tokens), answer.reason or "stop"))
             await asyncio.sleep(0)  # calls in a long answer take a while to find
-        return self._envelope.wrap(bodies, **self._totals())
+        return JSONResponse(self._envelope.wrap(bodies, **self._totals()))
 
     def read(self, event: Event) -> list[dict[str, Any]]:
         """See the protocol: chunks of one choice."""
@@ -90,16 +93,16 @@ class ChoicesWriter:
         async for each in events:
             for chunk in self.read(each):
                 yield self._event(chunk)
-        if self._body.include_usage:
+        if self._usage:
             yield event(self._envelope.wrap([], chunk=self._chunk, **self._totals()))
 
     def _event(self, chunk: dict[str, Any]) -> str:
-        usage = {"usage": None} if self._body.include_usage else {}
+        usage = {"usage": None} if self._usage else {}
         return event(self._envelope.wrap([chunk], chunk=self._chunk, **usage))
 
     def _totals(self) -> dict[str, Any]:
         results = [answer.result for answer in self._answers if isinstance(answer.result, Result)]
         accepted = sum(answer.predicted for answer in self._answers)
         rejected = sum(answer.rejected for answer in self._answers)
-        usage = usage_of(results, self._body.n or 1, accepted, rejected)
+        usage = usage_of(results, self._n, accepted, rejected)
         return {"usage": usage, "metrics": metrics_of(results)}

@@ -15,6 +15,7 @@ from suffixsvc_openai.app.completions.choices_writer import ChoicesWriter
 from suffixsvc_openai.app.http.callers import Speaker, caller_of
 from suffixsvc_openai.app.http.request_log import note_response
 from suffixsvc_openai.app.service import Service
+from suffixsvc_openai.engine.call import Call
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.plans import Prompt
 from suffixsvc_openai.prompts.infill import infill_prompt
@@ -53,8 +54,14 @@ class TextChoice:
 
 async def completions(service: Service, request: Request) -> Response:
     """Answer a request. Raises ApiError, ClientGone."""
+    call, writer, stream = await _start(service, request)
+    return await respond(service.engine, request, call, writer, stream=stream)
+
+
+async def _start(service: Service, request: Request) -> tuple[Call, ChoicesWriter, bool]:
+    """Start the answers; the request is not kept longer. Returns their call and writer, and ``stream``."""
     principal = service.admit(request)
-    async with service.reading(request, CompletionRequest, principal) as body:
+    async with service.reading(request, CompletionRequest, principal) as (body, _):
         service.require_model(body.model)
         body.check()
         prompts, engine = body.prompts, service.engine
@@ -71,7 +78,7 @@ async def completions(service: Service, request: Request) -> Response:
     note_response(request, envelope.id)
     choices = [TextChoice(index) for index in range(len(call.plans))]
     writer = ChoicesWriter(service.engine, call, body, envelope, choices)
-    return await respond(service.engine, request, call, writer, stream=bool(body.stream))
+    return call, writer, bool(body.stream)
 
 
 def _prompt(engine: Engine, prompt: str | list[int], body: CompletionRequest) -> Prompt:

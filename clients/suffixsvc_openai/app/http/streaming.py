@@ -29,8 +29,8 @@ STALL_SECONDS: Final = 60.0
 #: seconds without data after which a stream has a comment; clients and proxies wait 60 s or less for data
 QUIET_SECONDS: Final = 10.0
 _COMMENT: Final[Message] = {"type": "http.response.body", "body": b": waiting\n\n", "more_body": True}
-#: json.dumps makes an encoder per call
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+#: of what is sent; json.dumps makes an encoder per call
+ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 T = TypeVar("T")
 
@@ -62,10 +62,11 @@ async def _disconnection(receive: Receive) -> None:
         pass
 
 
-def event(data: dict[str, Any], kind: str | None = None) -> str:
-    """Return a server-sent event; ``kind`` is its type, if its clients expect one."""
+def event(data: dict[str, Any] | str, kind: str | None = None) -> str:
+    """Return a server-sent event of data, or of their JSON; ``kind`` is its type, if clients expect one."""
     head = "" if kind is None else f"event: {kind}\n"
-    return f"{head}data: {_encode(data)}\n\n"
+    text = data if isinstance(data, str) else ENCODER.encode(data)
+    return f"{head}data: {text}\n\n"
 
 
 async def with_end(events: AsyncIterator[str]) -> AsyncIterator[str]:

@@ -19,7 +19,13 @@ from suffixsvc_openai.protocol.errors import ApiError, invalid, overloaded
 from suffixsvc_openai.protocol.generation_request import MAX_MESSAGES
 from suffixsvc_openai.responses.items import checked_items, messages_of
 from suffixsvc_openai.responses.request import ResponsesRequest, own_field
-from suffixsvc_openai.responses.stored import MissingResponseError, ResponseStore, StoredResponse, items_of
+from suffixsvc_openai.responses.stored import (
+    MissingResponseError,
+    ResponseStore,
+    StoredItems,
+    StoredResponse,
+    items_of,
+)
 
 T = TypeVar("T")
 Item = dict[str, Any]
@@ -30,11 +36,11 @@ class Conversation:
     """What a request asks.
 
     Attributes:
-        inputs: its own items, with those that it refers to.
+        inputs: its own items, with those that it refers to; None if the response is not stored.
         turn: the whole conversation.
     """
 
-    inputs: list[Item]
+    inputs: StoredItems | None
     turn: ChatTurn
 
 
@@ -94,7 +100,7 @@ def _read(body: ResponsesRequest, found: _Found) -> Conversation:
         )
     messages = messages_of([*before, *inputs], body.instructions)
     turn = in_own_terms(lambda: ChatTurn.of(messages, **body.chat_fields))
-    return Conversation(inputs, turn)
+    return Conversation(StoredItems.of(inputs) if body.stored else None, turn)
 
 
 def _history(response_id: str | None, store: ResponseStore, principal: str) -> list[StoredResponse]:

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from suffixsvc_openai.app.answers.answer import Answer
 from suffixsvc_openai.app.answers.responding import respond
+from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES
 from suffixsvc_openai.app.http.callers import Speaker, caller_of
 from suffixsvc_openai.app.http.request_log import note_response
 from suffixsvc_openai.app.responses.conversation import conversation_of, in_own_terms
@@ -30,35 +31,34 @@ async def create_response(service: Service, request: Request) -> Response:
 async def _start(service: Service, request: Request) -> tuple[Call, ResponseWriter, bool]:
     """Start the answer; the conversation is not kept longer. Returns its call, its writer and ``stream``."""
     principal = service.admit(request)
-    async with service.reading(request, ResponsesRequest, principal) as body:
+    async with service.reading(request, ResponsesRequest, principal) as (body, held):
         service.require_model(body.model)
         body.check()
-        with service.bodies.body(principal) as held:
-            asked = await conversation_of(body, service.responses, principal, held)
-            turn, chat = asked.turn, service.chat
-            messages = ((each["role"], each["content"]) for each in turn.messages)
-            speaker = Speaker.of(messages, (tool["function"]["name"] for tool in turn.tools))
-            caller = caller_of(principal, request.headers, body, speaker)
+        asked = await conversation_of(body, service.responses, principal, held)
+        turn, chat = asked.turn, service.chat
+        messages = ((each["role"], each["content"]) for each in turn.messages)
+        speaker = Speaker.of(messages, (tool["function"]["name"] for tool in turn.tools))
+        caller = caller_of(principal, request.headers, body, speaker)
 
-            def prompt() -> Prompt:
-                if body.truncation != "auto":
-                    return chat.prompt(turn)
-                return truncated_prompt(
-                    chat.prompt, turn, service.engine.context_size, body.max_output_tokens
-                )
+        def prompt() -> Prompt:
+            if body.truncation != "auto":
+                return chat.prompt(turn)
+            return truncated_prompt(chat.prompt, turn, service.engine.context_size, body.max_output_tokens)
 
-            prompts = partial(in_own_terms, lambda: [prompt()])
-            call = await service.start(
-                request,
-                body,
-                caller,
-                prompts,
-                limit=body.max_output_tokens,
-                param="input",
-                compiles=turn.binds,
-            )
-    keep = partial(service.responses.keep, principal, asked.inputs) if body.stored else None
-    answer, document = Answer(service.engine, call.plans[0]), Document(body)
+        prompts = partial(in_own_terms, lambda: [prompt()])
+        call = await service.start(
+            request,
+            body,
+            caller,
+            prompts,
+            limit=body.max_output_tokens,
+            param="input",
+            compiles=turn.binds,
+        )
+        large = held.size > SHORT_BODY_BYTES
+    keep = None if asked.inputs is None else partial(service.responses.keep, principal, asked.inputs)
+    answer, document = Answer(service.engine, call.plans[0]), Document.of(body, large=large)
     note_response(request, document.id)
-    writer = ResponseWriter(answer, document, chat.reader(turn, call.plans[0].prompt_ids), keep)
+    reader = chat.reader(turn, call.plans[0].prompt_ids)
+    writer = ResponseWriter(answer, document, reader, keep)
     return call, writer, bool(body.stream)
