@@ -38,8 +38,8 @@ def test_wrong_predictions_of_one_principal_do_not_change_those_of_another(cycle
     with running(settings) as server, client_of(server, ALICE) as alice, client_of(server, BOB) as bob:
         calibrators = server.service.engine.calibrators
         ask(bob, cycle_text("\n", 24))
-        before = calibrators.of("bob").calibrate(LAYER, 0.8, 0)
+        before = calibrators.of("bob").table(LAYER).calibrate([0.8], [0])[0]
         for number in range(30):
             ask(alice, f"{number}, which is not what it writes")
-        assert calibrators.of("alice").calibrate(LAYER, 0.8, 0) < 0.5
-        assert calibrators.of("bob").calibrate(LAYER, 0.8, 0) == before > 0.7
+        assert calibrators.of("alice").table(LAYER).calibrate([0.8], [0])[0] < 0.5
+        assert calibrators.of("bob").table(LAYER).calibrate([0.8], [0])[0] == before > 0.7
