@@ -28,7 +28,7 @@ from suffixsvc.runtime.server_lifecycle import (
 from suffixsvc.transport.loopback import host_and_port, require_loopback, resolve
 from suffixsvc_openai.app.application import create_application
 from suffixsvc_openai.app.http import streaming
-from suffixsvc_openai.app.http.connections import TimedConnection, end_stalled
+from suffixsvc_openai.app.http.connections import ACCEPTED_AT_ONCE, BACKLOG, TimedConnection, end_stalled
 from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.metrics import Metrics
 from suffixsvc_openai.app.service import Service
@@ -106,6 +106,7 @@ class OpenAIServer(ClosedOnExit):
                 ws="none",
                 server_header=False,
                 timeout_graceful_shutdown=int(_FLUSH_SECONDS),
+                backlog=ACCEPTED_AT_ONCE,  # asyncio accepts as many in a row
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             )
             self._uvicorn = uvicorn.Server(config)
@@ -123,6 +124,7 @@ class OpenAIServer(ClosedOnExit):
         while not self._uvicorn.started:
             self.require_http()
             time.sleep(_POLL / 10)
+        self._socket.listen(BACKLOG)
 
     def require_http(self) -> None:
         """Raise ListenError if the HTTP server has ended: nothing listens any more."""

@@ -15,6 +15,7 @@ status     when                                               code
 500        a defect, or the model failed                      null
 503        the server is stopping; has Retry-After            server_stopping
 503        no memory for the body; has Retry-After            server_overloaded
+503        too many connections; has Retry-After              too_many_connections
 =========  =================================================  =======================================
 """
 
@@ -181,4 +182,15 @@ def overloaded() -> ApiError:
         "the server receives too many large bodies at once",
         code="server_overloaded",
         remedy="Send the request again after the time in Retry-After.",
+    )
+
+
+def too_many_connections(limit: int) -> ApiError:
+    """Return the error for a connection beyond the limit."""
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the server has too many open connections",
+        code="too_many_connections",
+        expected=f"at most {limit}",
+        remedy="Close idle ones, and try again after the time in Retry-After.",
     )

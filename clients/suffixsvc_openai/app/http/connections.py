@@ -4,6 +4,10 @@
        └─ HEADER_SECONDS ─┘               │           └─ uvicorn's keep-alive, then HEADER_SECONDS
                           the system ends a connection whose data is not taken
 
+Connections are bounded, so that files are left for the rest of the process. Beyond the bound a new connection
+gets a 503 for its first bytes; the others go on. (uvicorn's ``limit_concurrency`` refuses requests of the
+others instead, and accepts connections without a bound.)
+
 uvicorn has no timer before the first response, nor from the first byte of a later request to the end of its
 headers, and waits without limit until what it has written is taken.
 """
@@ -11,13 +15,53 @@ headers, and waits without limit until what it has written is taken.
 from __future__ import annotations
 
 import asyncio
+import json
+import resource
 import socket
 from typing import Final
 
+import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from suffixsvc_openai.protocol.errors import RETRY_SECONDS, too_many_connections
+
+_log = structlog.get_logger(__name__)
 
 #: seconds for the headers of a request to arrive
 HEADER_SECONDS: Final = 60.0
+#: connections of the server
+MAX_CONNECTIONS: Final = 4096
+#: files that are left for the rest of the process: data, the template's process, the draft worker, services
+_OTHER_FILES: Final = 128
+#: connections beyond the limit that wait for their 503; further ones are closed without it
+_REFUSING: Final = 32
+#: connections that are accepted before the limit is looked at
+ACCEPTED_AT_ONCE: Final = 32
+#: connections that the system holds until they are accepted
+BACKLOG: Final = 2048
+#: seconds for the first bytes of a connection beyond the limit
+_REFUSED_SECONDS: Final = 5.0
+
+
+def connection_limit() -> int:
+    """Return the number of connections that the process has files for, at most MAX_CONNECTIONS."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, files - min(_OTHER_FILES, files // 2)))
+
+
+def _refusal() -> bytes:
+    """Return the response to a connection beyond the limit."""
+    body = json.dumps(too_many_connections(connection_limit()).body).encode()
+    fields = (
+        "HTTP/1.1 503 Service Unavailable",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        f"Retry-After: {RETRY_SECONDS}",
+        "Connection: close",
+    )
+    return "\r\n".join((*fields, "", "")).encode() + body
 
 
 def end_stalled(listening: socket.socket, seconds: float) -> None:
@@ -32,20 +76,32 @@ def end_stalled(listening: socket.socket, seconds: float) -> None:
 
 
 class TimedConnection(H11Protocol):
-    """uvicorn's connection, closed unless the headers of a request arrive in time.
+    """uvicorn's connection, closed unless the headers of a request arrive in time, refused beyond the limit.
 
     From the end of a response to the next byte uvicorn's keep-alive timer runs instead.
     """
 
     _headers_timer: asyncio.TimerHandle | None = None
+    _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Wait for headers."""
         super().connection_made(transport)
+        beyond = len(self.connections) - connection_limit()
+        if beyond > _REFUSING:
+            transport.abort()
+            return
+        self._refused = beyond > 0
+        if beyond == 1:
+            _log.warning("new connections are refused", limit=connection_limit(), remedy="Raise ulimit -n.")
         self._time_headers()
 
     def data_received(self, data: bytes) -> None:
         """Wait for the rest of the headers, if they are incomplete."""
+        if self._refused:
+            self.transport.write(_refusal())
+            self.transport.close()
+            return
         super().data_received(data)
         self._time_headers()
 
@@ -58,7 +114,8 @@ class TimedConnection(H11Protocol):
         if self._in_request or self.transport.is_closing():
             self._stop()
         elif self._headers_timer is None:  # a byte now and then does not prolong it
-            self._headers_timer = self.loop.call_later(HEADER_SECONDS, self._late)
+            seconds = _REFUSED_SECONDS if self._refused else HEADER_SECONDS
+            self._headers_timer = self.loop.call_later(seconds, self._late)
 
     @property
     def _in_request(self) -> bool:
