@@ -16,31 +16,15 @@ from support.serving import ServeProcess, socket_dir
 
 #: a queue that fewer calls fill than the 1000 lines of a service
 _QUEUED_LINES = 100
-_SHORT_QUEUE = f"""
-import sys
-import suffixsvc_cli
-from suffixsvc.runtime import log_output
-
-log_output.MAX_QUEUED_LINES = {_QUEUED_LINES}
-sys.exit(suffixsvc_cli.main())
-"""
+_SHORT_QUEUE = {"suffixsvc.runtime.log_output.MAX_QUEUED_LINES": _QUEUED_LINES}
 #: refused calls that overflow a pipe of 64 KiB and the queue
 _REFUSED = _QUEUED_LINES + 600
-
-
-class ShortQueue(ServeProcess):
-    """A service whose queue of log lines is short."""
-
-    @property
-    def command(self) -> list[str]:
-        executable, _, _, *arguments = super().command
-        return [executable, "-c", _SHORT_QUEUE, *arguments]
 
 
 @pytest.fixture
 def unread() -> Iterator[ServeProcess]:
     """A service whose stderr is a pipe that no process reads."""
-    with socket_dir() as folder, ServeProcess(folder) as service:
+    with socket_dir() as folder, ServeProcess(folder, from_shell=True) as service:
         service.start()
         assert service.process is not None
         assert service.process.stderr is not None
@@ -70,7 +54,7 @@ def test_a_service_ends_in_order_though_no_process_reads_the_log(unread: ServePr
 @pytest.fixture
 def stalled() -> Iterator[ServeProcess]:
     """A service whose stderr is a full pipe that no process reads."""
-    with socket_dir() as folder, ShortQueue(folder) as service:
+    with socket_dir() as folder, ServeProcess(folder, constants=_SHORT_QUEUE) as service:
         service.start()
         with SuffixClient(service.address, ClientConfig(call_timeout_s=300)) as client:
             for i in range(_REFUSED):

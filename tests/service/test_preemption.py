@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -50,17 +49,8 @@ def test_a_silent_call_is_preempted_only_after_its_grace_period(monkeypatch: pyt
     assert cancelled == [0], "the oldest"
 
 
-class PatientServer(ServeProcess):
-    """`suffixsvc serve` that preempts no call for five minutes: test machines may be busy."""
-
-    @property
-    def command(self) -> list[str]:
-        script = (
-            "import sys; from suffixsvc.service.calls import admission; admission.SILENT_SECONDS = 300.0; "
-            "from suffixsvc_cli import main; sys.exit(main(sys.argv[1:]))"
-        )
-        arguments = super().command
-        return [sys.executable, "-c", script, *arguments[arguments.index("serve") :]]
+#: no call is preempted for five minutes: test machines may be busy
+PATIENT_SERVER = {"suffixsvc.service.calls.admission.SILENT_SECONDS": 300.0}
 
 
 def check_calls(channel: grpc.Channel, number: int) -> list[Any]:
@@ -96,7 +86,7 @@ def test_calls_that_arrive_in_a_burst_are_served_or_refused_and_never_cancelled(
     Their clients received CANCELLED, with no reason and no remedy."""
     with (
         socket_dir() as folder,
-        PatientServer(folder).start() as server,
+        ServeProcess(folder, constants=PATIENT_SERVER).start() as server,
         connection(server.address) as channel,
     ):
         assert server.process is not None

@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
 
 def refused(serve: ServeProcess) -> str:
     """The error of a service that must not start: one line, exit code 2."""
-    process = spawn(serve.command)
+    process = serve.launch()
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2, said
     assert "Traceback" not in said
@@ -41,7 +41,7 @@ def refused(serve: ServeProcess) -> str:
 
 def test_both_kinds_of_address_at_once(folder: Path) -> None:
     listen = (f"unix:{folder}/s.sock", "127.0.0.1:0")
-    with ServeProcess(folder, listen=listen) as serve:
+    with ServeProcess(folder, listen=listen, from_shell=True) as serve:
         unix, tcp = serve.start().ready["addresses"]
         assert unix == listen[0]
         assert stat.S_IMODE(serve.socket.stat().st_mode) == 0o600
@@ -59,7 +59,7 @@ def test_both_kinds_of_address_at_once(folder: Path) -> None:
 
 def test_sigterm_commits_live_sessions(folder: Path) -> None:
     words = [11, 12, 13, 14, 15, 16, 17, 18]
-    with ServeProcess(folder) as serve:
+    with ServeProcess(folder, from_shell=True) as serve:
         serve.start()
         with SuffixClient(serve.address, PATIENT) as client:
             session = client.namespace("a/b").open_session([1, 2, 3], labels={"agent": "writer"})
@@ -107,7 +107,7 @@ def test_a_second_server_on_the_data_folder(folder: Path) -> None:
 def test_a_busy_port(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        said = refused(ServeProcess(folder, listen=(address,)))
+        said = refused(ServeProcess(folder, listen=(address,), from_shell=True))
     assert address in said
     assert "another port" in said
 

@@ -12,7 +12,7 @@ from suffixsvc import Policies, Policy, SuffixCache
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.service import server as server_module
 from suffixsvc_client import ClientConfig, SuffixClient
-from support.serving import PATIENCE_S, ServeProcess, eventually, serving, socket_dir, spawn
+from support.serving import PATIENCE_S, ServeProcess, eventually, serving, socket_dir
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
@@ -72,7 +72,7 @@ def test_a_bad_file_is_one_line_and_nothing_starts(folder: Path, text: str | Non
     file = folder / "policies.toml"
     if text is not None:
         file.write_text(text)
-    process = spawn(ServeProcess(folder, "--policies", str(file)).command)
+    process = ServeProcess(folder, "--policies", str(file)).launch()
     _, output = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert "Traceback" not in output

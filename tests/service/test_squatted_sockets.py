@@ -22,7 +22,7 @@ from suffixsvc.frames import DIRECT_SUFFIX
 from suffixsvc.service.listeners.listen import parse_address, prepare
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
 from support.other_uid_process import OTHER_UID, answers, other_uid_process_at
-from support.serving import PATIENCE_S, ServeProcess, serving, socket_dir, spawn
+from support.serving import PATIENCE_S, ServeProcess, serving, socket_dir
 
 PROMPT = list(range(1000, 1010))
 CONFIG = ClientConfig(step_timeout_s=300, open_timeout_s=300)
@@ -62,7 +62,7 @@ def test_the_service_does_not_start_with_a_process_of_another_user_at_its_direct
 def test_the_command_fails_before_recovery(folder: Path) -> None:
     with other_uid_process_at(folder / f"s.sock{DIRECT_SUFFIX}"):
         serve = ServeProcess(folder)
-        process = spawn(serve.command)
+        process = serve.launch()
         _, output = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 2
         assert f"s.sock{DIRECT_SUFFIX}" in output
