@@ -90,6 +90,7 @@ def test_a_whole_run(real_model: Path, tmp_path: Path) -> None:
     prompt.write_text("Count from one to ten.", encoding="utf-8")
     report, best = tmp_path / "report.json", tmp_path / "best.toml"
     small = ["--calls", "1", "--rounds", "1", "--max-tokens", "12", "--max-width", "4", "--threads", "1"]
+    small += ["--context", "256"]  # the costs are measured after half of it
     workloads = ["--workload", "chat", "--workload", "files", "--file", str(prompt), "--temperature", "0,0.7"]
     variants = ["--policy", "expected-gain", "--policy", "fixed-k", "--k", "2", "--price-with", "gpu"]
     files = ["--report", str(report), "--best", str(best), "--prepared", str(tmp_path / "prepared.json")]

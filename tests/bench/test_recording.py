@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_bench.recording import batch_generator
 from suffixsvc_bench.recording.answers import AnswerFile
 from suffixsvc_bench.recording.batch_generator import PREFIX_SLOTS, BatchGenerator
 from suffixsvc_bench.recording.options import RecordingOptions
@@ -212,14 +213,15 @@ class TestBatchGenerator:
             next(model.answers(iter([task(1)])))
 
 
-def shorten_tasks(monkeypatch: pytest.MonkeyPatch, max_tokens: int) -> None:
-    """The first tasks of each workload, with answers of a few tokens."""
+def shorten_tasks(monkeypatch: pytest.MonkeyPatch, max_tokens: int, characters: int = 10_000) -> None:
+    """The first tasks of each workload, with messages of a few characters and answers of a few tokens."""
     from suffixsvc_bench.recording import run
 
-    def load(name: str) -> list[Task]:
-        return [replace(each, max_tokens=max_tokens) for each in load_workload(name)[:8]]
+    def short(task: Task) -> Task:
+        messages = [{**each, "content": each["content"][:characters]} for each in task.messages]
+        return replace(task, messages=messages, max_tokens=max_tokens)
 
-    monkeypatch.setattr(run, "load_workload", load)
+    monkeypatch.setattr(run, "load_workload", lambda name: [short(each) for each in load_workload(name)[:8]])
 
 
 class TestRecording:
@@ -274,7 +276,8 @@ class TestRecording:
 def test_two_tasks_on_the_small_model(
     tmp_path: Path, real_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shorten_tasks(monkeypatch, max_tokens=12)
+    shorten_tasks(monkeypatch, max_tokens=12, characters=200)
+    monkeypatch.setattr(batch_generator, "CONTEXT", 256)  # the KV of 34 slots is cleared twice
     command = ["record", "json", "--out-dir", str(tmp_path), "--model", str(real_model)]
     command += ["--threads", "1", "--width", "2", "--limit", "2", "--json"]
     result = CliRunner().invoke(app, command, catch_exceptions=False)

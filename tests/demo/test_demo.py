@@ -151,8 +151,16 @@ def accept_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first demo that is stopped stores the costs of the model's steps for the others."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture
-def running(model: Path, folder: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
+def running(
+    model: Path, home: Path, folder: Path, tmp_path: Path
+) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
     """A demo in its own session whose service and draft worker are up, and their process ids."""
     process = subprocess.Popen(
         command(model, "--report", str(tmp_path / "page.html")),
@@ -161,7 +169,7 @@ def running(model: Path, folder: Path, tmp_path: Path) -> Iterator[tuple[subproc
         text=True,
         start_new_session=True,
         preexec_fn=accept_signals,
-        env={**os.environ, "SUFFIXSVC_HOME": str(tmp_path), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "SUFFIXSVC_HOME": str(home), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"},
     )
     try:
         assert process.stdout is not None
