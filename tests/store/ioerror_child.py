@@ -1,15 +1,13 @@
 """Child process of the I/O error tests: a store on a failing disk, under the preloaded ``ioerror.c``.
 
-LD_PRELOAD=ioerror.so python ioerror_child.py FOLDER KINDS COUNT
-
-Prints a line of JSON: ids by content of the acknowledged appends, and the contents of the refused ones.
+An order (``support.child_runner``): {"folder": ..., "kinds": n, "count": n}. It writes a line of JSON: ids by
+content of the acknowledged appends, and the contents of the refused ones.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
-import sys
 import time
 from typing import Any
 
@@ -18,12 +16,17 @@ from store_testing import NS, make_output
 from suffixsvc.errors import StoreError
 from suffixsvc.store import LmdbStore
 from suffixsvc.types import NamespaceRecord
+from support.child_runner import report
 
 #: the disk fails until it is reset
 FOR_EVER = 10**6
 
 
-def main(folder: str, kinds: int, count: int) -> dict[str, Any]:
+def live(order: dict[str, Any]) -> None:
+    report(json.dumps(trouble(**order)))
+
+
+def trouble(folder: str, kinds: int, count: int) -> dict[str, Any]:
     disk = ctypes.CDLL(None)  # symbols of the preloaded library
     store = LmdbStore(folder, map_bytes_initial=1)
     store.add_namespace(NamespaceRecord(NS))
@@ -102,7 +105,3 @@ def main(folder: str, kinds: int, count: int) -> dict[str, Any]:
         "reopened": stats.reopened,
         "defects": stats.defects,
     }
-
-
-if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

@@ -28,6 +28,7 @@ from suffixsvc.store.lmdb_log.operation_queue import OperationQueue
 from suffixsvc.store.transactions import write_view
 from suffixsvc.store.transactions.operations import SLICE_ROWS
 from suffixsvc.types import NamespaceRecord
+from support.forking import ForkServer
 from support.small_disk import small_disk
 from support.store_parts import store_parts_of
 
@@ -41,7 +42,8 @@ TROUBLE += [("meta-written", 2), ("all", 3), ("all-written", 5)]
 
 
 @pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """Parent of processes whose disk can fail."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs a C compiler and LD_PRELOAD")
@@ -50,24 +52,27 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [compiler, "-O1", "-fPIC", "-shared", "-o", str(built), str(source), "-ldl", "-lpthread"], check=True
     )
-    return built
+    server = ForkServer(HERE / "ioerror_child.py", environ={**os.environ, "LD_PRELOAD": str(built)})
+    yield server
+    server.close()
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize(("kind", "count"), TROUBLE)
-def test_a_store_comes_back_after_io_errors(shim: Path, tmp_path: Path, kind: str, count: int) -> None:
+def test_a_store_comes_back_after_io_errors(
+    server: ForkServer, tmp_path: Path, kind: str, count: int
+) -> None:
     """Regression: after one EIO of a commit the store refused every write until a restart, which refused the
     folder as damaged if the write of the meta page had failed.
 
     Acknowledged outputs are there and refused ones are not, before and after a restart; reads continue; and
     the store accepts writes again once the disk does.
     """
-    environ = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(HERE)}
-    folder = tmp_path / "data"
-    command = [sys.executable, str(HERE / "ioerror_child.py"), str(folder), str(KINDS[kind]), str(count)]
-    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=300)
-    assert result.returncode == 0, result.stderr + result.stdout
-    report = json.loads(result.stdout.splitlines()[-1])
+    folder, lines = tmp_path / "data", list[str]()
+    server.run({"folder": str(folder), "kinds": KINDS[kind], "count": count}, lines.append, None)
+    assert lines
+    assert not lines[0].startswith("?"), lines
+    report = json.loads(lines[0])
     assert report["defects"] == 0
     assert report["reopened"] >= 4
     if count == 1:
