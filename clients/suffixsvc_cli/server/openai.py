@@ -19,6 +19,8 @@ _WIDTH: Final = 32
 _WIDTH_PER_LANE: Final = 4
 #: sessions on the draft worker per lane: those of ended answers are closed a moment later
 _STREAMS_PER_LANE: Final = 8
+#: times in a row that a draft worker is started again; each try takes cores from the answers
+_RESTARTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ def engine_settings(options: OpenAIOptions) -> EngineSettings:
         1,  # the lanes query it one after another
         options.kv_type,
         offload,
+        restarts=_RESTARTS,
     )
     return EngineSettings(
         path,

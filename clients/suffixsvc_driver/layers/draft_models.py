@@ -7,58 +7,24 @@ generation.
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Unpack
+from typing import Unpack
 
 from suffixsvc.errors import VocabularyMismatchError
-from suffixsvc.runtime.child_process import ChildProcess, ChildProcesses
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.layers.draft_process import DraftProcess, RunningDraftProcess
 from suffixsvc_driver.layers.retokenized import RetokenizedLayer
 from suffixsvc_driver.layers.worker_layer import WorkerOptions
 from suffixsvc_driver.retokenizing import compare_texts
 from suffixsvc_driver.targets.llama.model import LlamaModel
-from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.targets.llama.tokenizer import LlamaTokenizer
 from suffixsvc_driver.workers.client.interface import DraftWorker
 from suffixsvc_driver.workers.pool.connecting import connect
 from suffixsvc_driver.workers.pool.pool import WorkerPool
 from suffixsvc_models import resolve
 
-#: smallest context of a worker
-_LEAST_CONTEXT: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class DraftProcess:
-    """Settings of a worker process that is started.
-
-    Attributes:
-        threads: compute threads.
-        context_size: tokens of a sequence.
-        slots: sequences that keep their KV.
-        streams: sessions that are open at the same time; None: the worker's default.
-        batch: sessions computed in one batch; 0: the worker measures which width pays.
-        kv_type: type of its KV; None: the worker's default.
-        offload: the part of the model that is on GPUs.
-    """
-
-    threads: int = 1
-    context_size: int = 4096
-    slots: int = 1
-    streams: int | None = None
-    batch: int = 0
-    kv_type: str | None = None
-    offload: Offload = field(default_factory=Offload)
-
-    def arguments(self) -> list[str]:
-        """Return the options of ``suffixsvc draft-worker`` beside threads, context and slots."""
-        found = [*self.offload.arguments(), "--batch", str(self.batch)]
-        found += ["--drivers", str(self.streams)] if self.streams else []
-        return found + (["--kv-type", self.kv_type] if self.kv_type else [])
+__all__ = ["DraftModels", "DraftProcess", "check_draft", "is_address"]
 
 
 def is_address(text: str) -> bool:
@@ -109,12 +75,13 @@ class DraftModels(ClosedOnExit):
     def __init__(self, draft: str, target: LlamaModel, process: DraftProcess) -> None:
         self._vocabulary = target.vocabulary
         self.through_text: tuple[str, float] | None = None
-        self.process: ChildProcess | None = None
+        self.process: RunningDraftProcess | None = None
         with ExitStack() as stack:
             addresses, model = draft.split(","), None
             if not is_address(draft):
                 model = resolve(draft)
-                addresses = [self._start(model, process, stack)]
+                self.process = stack.enter_context(RunningDraftProcess(model, process))
+                addresses = [self.process.address]
             opened: DraftWorker = connect(addresses[0]) if len(addresses) == 1 else WorkerPool(addresses)
             self._worker = stack.enter_context(opened)
             self._tokenizers: tuple[LlamaTokenizer, LlamaTokenizer] | None = None
@@ -127,20 +94,6 @@ class DraftModels(ClosedOnExit):
                 self._compare(target, other, mismatch)
             self.name = self._description.model
             self._opened = stack.pop_all()
-
-    def _start(self, model: Path, process: DraftProcess, stack: ExitStack) -> str:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suffixsvc-")))
-        address = f"unix:{folder / 'draft.sock'}"
-        children = stack.enter_context(ChildProcesses(folder))
-        self.process = children.start_draft_worker(
-            model,
-            address,
-            threads=process.threads,
-            context_size=max(_LEAST_CONTEXT, process.context_size),
-            slots=process.slots,
-            options=process.arguments(),
-        )
-        return address
 
     def _compare(self, target: LlamaModel, other: LlamaModel, mismatch: VocabularyMismatchError) -> None:
         of_target, of_draft = LlamaTokenizer(target), LlamaTokenizer(other)
@@ -162,6 +115,11 @@ class DraftModels(ClosedOnExit):
         return RetokenizedLayer(
             self._worker, target, draft, fit=self._fit, description=self._description, **options
         )
+
+    @property
+    def up(self) -> bool:
+        """Whether the started process runs, or a worker at an address replied when it was last needed."""
+        return self._worker.up if self.process is None else self.process.child.running
 
     def close(self) -> None:
         """End the connections, and the worker process if it was started here. Idempotent."""

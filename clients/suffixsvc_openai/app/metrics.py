@@ -127,7 +127,7 @@ class Metrics:
             used, size = engine.kv_use
             return used / size
 
-        for name, text, value in (
+        gauges: list[tuple[str, str, Callable[[], float]]] = [
             ("num_requests_running", "Answers on lanes.", lambda: engine.load.running),
             ("num_requests_waiting", "Answers that wait for a lane.", lambda: engine.load.waiting),
             (
@@ -135,7 +135,12 @@ class Metrics:
                 "Part of the KV cache in use, 0 to 1; free lanes keep their text.",
                 kv_use,
             ),
-        ):
+        ]
+        models = engine.drafting.models
+        if models is not None:
+            up = "Whether the draft worker runs, or one of several: 1 or 0."
+            gauges.append(("draft_model_up", up, lambda: models.up))
+        for name, text, value in gauges:
             gauge = Gauge(f"{_PREFIX}:{name}", text, _LABELS, registry=self._registry)
             gauge.labels(*self._labels).set_function(value)
 

@@ -114,6 +114,7 @@ def test_drafts_are_empty_without_workers(folder: str, tiny_model: Path, tiny_ta
         workers.enter_context(worker(address, tiny_model))
     with workers, WorkerPool(addresses, recheck_seconds=(PATIENT, PATIENT)) as pool:
         layer = DraftModelLayer(pool, vocabulary, p_min=0.0, timeout_seconds=PATIENT)
+        assert pool.up
         steps = []
 
         def kill(_step: object) -> None:
@@ -136,6 +137,7 @@ def test_drafts_are_empty_without_workers(folder: str, tiny_model: Path, tiny_ta
         assert isinstance(session, PoolSession)
         assert session.unserved > 10
         assert states(pool) == [WorkerState.GONE, WorkerState.GONE]
+        assert not pool.up
         # an agent that begins now has its layer all the same
         later = DraftModelLayer(pool, vocabulary, "later")
         assert later.spec.seconds_per_token > 0

@@ -115,6 +115,10 @@ class DraftWorker(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
+    @property
+    def up(self) -> bool:
+        """Whether the worker, or one of several, replied when it was last needed."""
+
     def check_vocabulary(self, target: Vocabulary, timeout_seconds: float = 10.0) -> WorkerDescription:
         """Compare the worker's vocabulary with the target's. From then on sessions use only instances that
         passed: a worker that restarted is checked again before its drafts are used.

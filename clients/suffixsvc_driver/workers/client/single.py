@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from suffixsvc.errors import ProtocolError, SuffixError
+from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_driver.workers.client.channel import WorkerChannel
 from suffixsvc_driver.workers.client.interface import WorkerDescription
@@ -34,6 +34,8 @@ class SingleWorker(ClosedOnExit, ABC):
         self._lock = threading.Lock()
         #: number of failures in all sessions; the first one was logged
         self.failures = 0
+        #: see the protocol; every session opens a channel, which begins with a check
+        self.up = True
         self._closed = False
         # weak: a channel lives while its thread does
         self._open_channels: weakref.WeakSet[WorkerChannel] = weakref.WeakSet()
@@ -43,7 +45,7 @@ class SingleWorker(ClosedOnExit, ABC):
     ) -> WorkerDescription:
         """See the protocol."""
         self.vocabulary_check.set_target(target)
-        return self._verify(timeout_seconds, patient=True)
+        return self._checked(timeout_seconds, patient=True)
 
     def open_session(self, **options: Any) -> WorkerSession:
         """See the protocol."""
@@ -90,7 +92,12 @@ class SingleWorker(ClosedOnExit, ABC):
         """Check the vocabulary and return the instance id; "" if no target is set."""
         if self.vocabulary_check.target is None:
             return ""
-        return self._verify(_VERIFY_SECONDS, patient=False).instance_id
+        return self._checked(_VERIFY_SECONDS, patient=False).instance_id
+
+    def _checked(self, timeout_seconds: float, *, patient: bool) -> WorkerDescription:
+        found = self._verify(timeout_seconds, patient=patient)
+        self.up = True
+        return found
 
     def _speed(self) -> float:
         last = self.vocabulary_check.last
@@ -100,6 +107,8 @@ class SingleWorker(ClosedOnExit, ABC):
         with self._lock:
             self.failures += 1
             first = self.failures == 1
+            if isinstance(error, (ServiceUnavailableError, ServiceTimeoutError)):
+                self.up = False
         if first:
             _log.warning(
                 "a draft worker failed; decoding goes on without it", address=self.address, error=repr(error)

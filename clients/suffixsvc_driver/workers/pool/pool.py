@@ -156,6 +156,12 @@ class WorkerPool(ClosedOnExit):
             remedy="Start one: suffixsvc draft-worker --model X.gguf --listen ADDRESS",
         )
 
+    @property
+    def up(self) -> bool:
+        """See the protocol."""
+        with self._changed:
+            return self._best() is not None
+
     def open_session(self, **options: Any) -> PoolSession:
         """See the protocol."""
         return PoolSession(self, options)
