@@ -23,6 +23,7 @@ from suffixsvc_bench.measured_process import run_part, run_program
 from suffixsvc_bench.page.publish import publish
 from suffixsvc_caches.logs import ReadOptions, ReadReport, find_logs, read_calls
 from suffixsvc_cli.bench.build import bench_build
+from support.tiny_gguf import write_tiny_llama
 
 pytest.importorskip("pyarrow")
 
@@ -100,27 +101,26 @@ def test_the_page_has_a_section_for_it(results: dict[str, Any], tmp_path: Path) 
     assert str(LOG.parent) not in text
 
 
-@pytest.mark.model
-def test_from_text_and_beside_a_program_in_llamas_place(real_model: Path, tmp_path: Path) -> None:
+def test_from_text_and_beside_a_program_in_llamas_place(tmp_path: Path) -> None:
     """The program is a stand-in that takes the arguments of llama-lookup-create, and counts with ours."""
     program = tmp_path / "llama-lookup-create"
     program.write_text(
         f"#!{sys.executable}\n"
-        "import subprocess, sys\n"
+        "import os, sys\n"
         "given = dict(zip(sys.argv[2::2], sys.argv[3::2]))\n"
         "assert sys.argv[1] == '--no-escape'\n"
-        "subprocess.run([sys.executable, '-m', 'suffixsvc_cli', 'build', given['-f'],\n"
-        "    '--tokenizer', given['-m'], '--lookup-static', given['-lcs'], '--exact-counts', '--force'],\n"
-        "    check=True)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'suffixsvc_cli', 'build', given['-f'],\n"
+        "    '--tokenizer', given['-m'], '--lookup-static', given['-lcs'], '--exact-counts', '--force'])\n"
     )
+    model = write_tiny_llama(tmp_path / "bytes.gguf")  # its tokens are bytes
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     options = dataclasses.replace(
         SMALL,
         sections=("text", "llama"),
         text_bytes=20_000,
-        tokenizers=(real_model,),
+        tokenizers=(model,),
         llama_bin=tmp_path,
-        target=real_model,
+        target=model,
         rounds=1,
     )
     found = run_build_bench(options)
