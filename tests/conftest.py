@@ -24,8 +24,8 @@ settings.load_profile("untimed")
 _renderer = structlog.get_config()["processors"][-1]
 _renderer.exception_formatter = structlog.dev.plain_traceback
 
-# The second thread of numpy's OpenBLAS, which nothing here needs, takes a tenth of a second of CPU time in each
-# of the several hundred processes that the tests start, this one included.
+# The second thread of numpy's OpenBLAS, which nothing here needs, takes a tenth of a second of CPU time in
+# each of the several hundred processes that the tests start, this one included.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 #: Each worker holds models and services of its own; more of them than this gain little and want memory.
