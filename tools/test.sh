@@ -9,4 +9,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# Without bytecode, each worker and each of the several hundred processes that the tests start would compile
+# all modules of this package again. It stays in the ignored folders __pycache__, which `make clean` removes.
+unset PYTHONDONTWRITEBYTECODE
+
 exec .venv/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder "$@"
