@@ -35,8 +35,9 @@ MAX_CONNECTIONS: Final = 4096
 _OTHER_FILES: Final = 128
 #: connections beyond the limit that wait for their 503; further ones are closed without it
 _REFUSING: Final = 32
-#: connections that are accepted before the limit is looked at
-ACCEPTED_AT_ONCE: Final = 32
+#: connections that asyncio accepts in a row. The limit is looked at a few rounds of its loop later, so a small
+#: multiple of them has files beyond it
+ACCEPTED_AT_ONCE: Final = 8
 #: connections that the system holds until they are accepted
 BACKLOG: Final = 2048
 #: seconds for the first bytes of a connection beyond the limit
