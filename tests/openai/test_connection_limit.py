@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -86,7 +87,9 @@ def test_four_hundred_connections_to_a_process_of_few_files(cycle: Path, tmp_pat
     """Without a limit no file was left, and no connection was accepted until others ended."""
     with process_of(cycle, tmp_path, "--context", "256") as (process, address), ExitStack() as opened:
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+        process.send_signal(signal.SIGSTOP)  # all of them have arrived when it accepts the first
         clients = [opened.enter_context(connect(address)) for _ in range(400)]
+        process.send_signal(signal.SIGCONT)
         found = [answer(each) for each in clients]
         statuses = [status for status, _ in found]
         assert statuses[:100] == [200] * 100
