@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import asdict
+
 import pytest
 
 from suffixsvc.core import StepCosts
+from suffixsvc_driver.cost.curve import CostCurve
 
 HUGE = 2**64 - 1
 
@@ -32,3 +36,14 @@ def test_costs_must_have_a_plain_step() -> None:
     for costs in ([], [0.0]):
         with pytest.raises(ValueError, match="costs must have an entry of a plain step"):
             StepCosts(costs)
+
+
+def test_a_curve_is_copied_before_and_after_its_first_use() -> None:
+    curve = CostCurve.linear(0.1, 4)
+    for _ in range(2):
+        other = copy.deepcopy(curve)
+        assert other == curve
+        assert asdict(curve)["costs"] == curve.costs
+        assert other.native.evaluate([0.5], 1.0, 9, 9, 0, []) == curve.native.evaluate(
+            [0.5], 1.0, 9, 9, 0, []
+        )

@@ -243,6 +243,54 @@ def test_the_most_probable_path_of_a_tree() -> None:
     assert valid_draft(draft, 10, 45, DraftSource.CORPUS).token_ids == (20, 40)
 
 
+class Odd(int):
+    """An int with code of its own."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ArithmeticError
+
+    __hash__ = int.__hash__
+
+
+class Heavy(float):
+    def __float__(self) -> float:
+        raise ArithmeticError
+
+
+class Columns:
+    """A draft that is none of numpy's arrays."""
+
+    def __init__(self, tokens: list[Any], parents: list[Any], probs: list[Any], sources: list[Any]) -> None:
+        for name, values in {
+            "token_ids": tokens,
+            "parents": parents,
+            "probs": probs,
+            "sources": sources,
+        }.items():
+            setattr(self, name, self.Column(values))
+
+    class Column:
+        def __init__(self, values: list[Any]) -> None:
+            self.tolist = lambda: values
+
+
+@pytest.mark.parametrize("trees", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "probs"),
+    [
+        ([Odd(3), 4, 5], [0.5, 0.5, 0.5]),
+        ([3, 4, 5], [Heavy(0.5), 0.5, 0.5]),
+        ([True, 4, 5], [1, False, 0.5]),
+        ([3, 4, 10**400], [0.5, math.nan, 0.5]),
+    ],
+)
+def test_no_content_of_an_answer_raises(tokens: list[Any], probs: list[Any], trees: bool) -> None:
+    found = valid_draft(Columns(tokens, [-1, -1, 0], probs, [1] * 3), 9, 100, DraftSource.CORPUS, trees=trees)
+    assert {type(token) for token in found.token_ids} <= {int}
+    assert {type(p) for p in found.raw_probs} <= {float}
+    assert all(0 <= p <= 1 for p in found.raw_probs)
+
+
 # -- vocabularies
 
 

@@ -170,6 +170,19 @@ def test_the_bodies_of_one_principal_keep_no_other_out(size: int) -> None:
     assert not memory.shares
 
 
+def test_a_short_body_of_many_values_is_still_short_when_nothing_is_stored() -> None:
+    """/v1/responses answered 503 to ordinary requests while long bodies filled their part."""
+    memory = BodyMemory(LIMIT)
+    with memory.body("alice") as long, memory.body("alice") as short:
+        assert long.add(bytes(LONG))
+        assert short.add(bytes(SHORT // 4))
+        assert short.add_parsed(SHORT)
+        short.parsed()
+        assert short.add_stored(0)
+        assert short.add_stored(SHORT // 4), "few bytes of history"
+        assert not short.add_stored(SHORT), "many"
+
+
 def test_the_only_principal_may_use_all() -> None:
     """A server without keys used half of its memory."""
     memory = BodyMemory(LIMIT, principals=1)

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from suffixsvc_openai.app.http import connections
 from suffixsvc_openai.app.run import OpenAIServer
@@ -63,6 +64,22 @@ def test_a_connection_beyond_the_limit_is_told_so_and_the_others_go_on(
             assert answer(third)[0] == 200
 
 
+def test_refused_connections_do_not_fill_the_log(
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(connections, "_next_warning", 0.0)
+    state = server._uvicorn.server_state
+    eventually(lambda: not state.connections, "no other test is connected")
+    with capture_logs() as lines, connect(server.address):
+        for _ in range(20):
+            refused = httpx.get(f"http://{server.address}/health")
+            assert refused.status_code == 503
+            assert refused.headers["x-request-id"]
+    warnings = [line for line in lines if line["event"] == "new connections are refused"]
+    assert [line["remedy"] for line in warnings] == ["Bound connections by client in a proxy."]
+
+
 def test_a_refused_connection_that_sends_nothing_ends(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +93,7 @@ def test_a_refused_connection_that_sends_nothing_ends(
 
 @pytest.mark.parametrize(
     ("files", "expected"),
-    [(resource.RLIM_INFINITY, 4096), (1 << 20, 4096), (1024, 896), (256, 128), (64, 32), (1, 1)],
+    [(resource.RLIM_INFINITY, 4096), (1 << 20, 4096), (1024, 768), (256, 128), (64, 32), (1, 1)],
 )
 def test_files_are_left_for_the_rest(monkeypatch: pytest.MonkeyPatch, files: int, expected: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))

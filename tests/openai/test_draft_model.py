@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,19 @@ def test_a_server_stops_while_it_starts_a_worker_again(cycle: Path) -> None:
         starting = process._children._children[-1]
     assert not starting.running
     assert not process._thread.is_alive()
+
+
+def test_a_worker_is_not_started_again_during_a_drain(cycle: Path) -> None:
+    """A supervisor that stops all processes of a unit made the server load the model again."""
+    settings = drafting(cycle, restarts=9, pause_seconds=0.0)
+    with running(settings_of(cycle, drafting=settings)) as server:
+        process = server.service.engine.drafting.models.process  # type: ignore[union-attr]
+        assert process is not None
+        before = process._children._children
+        server.drain()
+        worker_of(server).kill()
+        time.sleep(2.0)  # it would be started within half a second
+        assert process._children._children is before
 
 
 def test_the_gauge_follows_a_worker_at_an_address(cycle: Path, server: OpenAIServer) -> None:

@@ -25,6 +25,8 @@ _ORIGINS = _KNOWN_SOURCES - {int(DraftSource.NONE)}
 _CHAIN: Final = list(range(-1, 255))
 _INTS: Final = {int}
 _FLOATS: Final = {float}
+#: tokens, parents, probabilities and sources
+_Columns = tuple[list[Any], list[Any], list[Any], list[Any]]
 
 
 class CleanDraft(NamedTuple):
@@ -89,6 +91,23 @@ def valid_draft(
         found = CleanDraft(tuple(tokens[:budget]), tuple(probs[:budget]), tuple(sources[:budget]))
         if {*map(type, parents)} == _INTS and _is_valid(found, vocab_size, ends):
             return found
+    try:
+        return _repaired(columns, budget, vocab_size, default_source, ends, trees=trees)
+    except Exception:  # of the code of an element, in an answer that is not one of the engine's
+        return CleanDraft(junk=True)
+
+
+def _repaired(
+    columns: _Columns,
+    budget: int,
+    vocab_size: int,
+    default_source: DraftSource,
+    ends: frozenset[int],
+    *,
+    trees: bool,
+) -> CleanDraft:
+    """Return the valid part of an answer, in plain ints and floats; see :func:`valid_draft`."""
+    tokens, parents, probs, sources = columns
     count = min(len(tokens), _MAX_READ)
     junk = len(tokens) > _MAX_READ
     nodes: Sequence[int] = range(count)
@@ -115,6 +134,7 @@ def valid_draft(
             continue
         seen.add((at, token))
         kept[i] = len(out)
+        token = int.__index__(token)  # neither a bool nor a subclass
         out.append((token, min(1.0, max(0.0, float(raw_prob))), _source(sources[i], default_source), at))
     if not out:
         return CleanDraft(junk=junk)
@@ -138,7 +158,7 @@ def _is_valid(chain: CleanDraft, vocab_size: int, ends: frozenset[int]) -> bool:
     )
 
 
-def columns_of(draft: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]] | None:
+def columns_of(draft: Any) -> _Columns | None:
     """Return tokens, parents, probabilities and sources as lists of the same length, or None.
 
     An answer with lazy columns may raise any exception when they are accessed.

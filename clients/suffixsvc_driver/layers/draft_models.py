@@ -121,6 +121,11 @@ class DraftModels(ClosedOnExit):
         """Whether the started process runs, or a worker at an address replied when it was last needed."""
         return self._worker.up if self.process is None else self.process.child.running
 
+    def stop_restarting(self) -> None:
+        """Do not start the worker process again if it ends."""
+        if self.process is not None:
+            self.process.stop_restarting()
+
     def close(self) -> None:
         """End the connections, and the worker process if it was started here. Idempotent."""
         self._opened.close()

@@ -84,6 +84,7 @@ class RunningDraftProcess(ClosedOnExit):
     def __init__(self, model: Path, settings: DraftProcess) -> None:
         self._model, self._settings = model, settings
         self._closing = threading.Event()
+        self._final = False  # it is not started again
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="suffixsvc-")))
             self.address = f"unix:{folder / 'draft.sock'}"
@@ -113,6 +114,8 @@ class RunningDraftProcess(ClosedOnExit):
             if self.child.running:
                 uptime += _WATCH_SECONDS
                 continue
+            if self._final:
+                break
             restarts = 0 if uptime > settings.stable_seconds else restarts
             if restarts >= settings.restarts:
                 _log.error("the draft worker has ended and is not started again", output=self.child.tail())
@@ -120,7 +123,7 @@ class RunningDraftProcess(ClosedOnExit):
             pause = settings.pause_seconds * 2**restarts
             restarts, uptime = restarts + 1, 0.0
             _log.warning("the draft worker has ended and is started again", seconds=pause, restart=restarts)
-            if self._closing.wait(pause):
+            if self._closing.wait(pause) or self._final:
                 break
             try:
                 self.child = self._start()
@@ -129,6 +132,10 @@ class RunningDraftProcess(ClosedOnExit):
                 if not self._closing.is_set():
                     _log.warning("the draft worker cannot be started again", reason=str(error))
         self._closing.wait()
+
+    def stop_restarting(self) -> None:
+        """Do not start the process again: what ends it may end this one, too."""
+        self._final = True
 
     def close(self) -> None:
         """Stop the process."""

@@ -137,6 +137,8 @@ class OpenAIServer(ClosedOnExit):
         """Refuse new calls, and wait for the running ones until the grace period ends."""
         self.service.draining = True
         engine, end = self.service.engine, time.monotonic() + self._settings.grace_seconds
+        if engine.drafting.models is not None:
+            engine.drafting.models.stop_restarting()  # a supervisor may stop all processes of a unit
         while engine.unfinished and time.monotonic() < end:
             time.sleep(_POLL)
 

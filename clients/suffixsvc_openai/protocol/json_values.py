@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterable
 from itertools import islice
-from json import JSONEncoder
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -75,14 +74,6 @@ def _character_bytes(text: bytes | bytearray) -> int:
     if escaped or (not text.isascii() and text.translate(None, _NARROW)):
         return 2
     return 0 if text.isascii() else 1
-
-
-def encoded(value: Any, encoder: JSONEncoder) -> str:
-    """Return the JSON of a value that may be large, for a thread: other threads run meanwhile.
-
-    ``encoder.encode`` takes half as long, in which they do not. Here they wait for one text at most.
-    """
-    return "".join(encoder.iterencode(value))
 
 
 def non_finite(value: Any) -> list[int | str] | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from suffixsvc_openai.protocol.json_values import count_values, encoded, parsed_bytes
+from suffixsvc_openai.protocol.json_values import count_values, parsed_bytes
 
 #: bytes that the responses of one principal may take
 MAX_BYTES: Final = 64 << 20
@@ -233,4 +233,4 @@ def _read_size(text: bytes) -> int:
 
 def _json(value: Any) -> bytes:
     # escapes of unpaired surrogates stay escapes: they have no UTF-8
-    return encoded(value, _ENCODER).encode()
+    return _ENCODER.encode(value).encode()

@@ -66,21 +66,23 @@ class HeldBody:
     def __init__(self, memory: BodyMemory, principal: str) -> None:
         self._memory, self._principal, self.parsing = memory, principal, memory.parsing
         self.data, self.size, self._short = bytearray(), 0, True
+        self._received = 0  # bytes, by which the body is short or long
 
     def add(self, part: bytes) -> bool:
         """Append bytes; return False, and append nothing, if there is no memory for them."""
-        if not self._take(len(part), short=self.size + len(part) <= SHORT_BODY_BYTES):
+        if not self._take(len(part), short=self._received + len(part) <= SHORT_BODY_BYTES):
             return False
         self.data += part
+        self._received += len(part)
         return True
 
     def add_parsed(self, size: int) -> bool:
         """Count what the body is parsed to, besides its bytes; return False if there is no memory for it."""
-        return self._take(size, short=len(self.data) <= SHORT_BODY_BYTES)
+        return self._take(size, short=self._received <= SHORT_BODY_BYTES)
 
     def add_stored(self, size: int) -> bool:
         """Count bytes that are read from stored responses; return False if there is no memory for them."""
-        return self._take(size, short=self.size + size <= SHORT_BODY_BYTES)
+        return not size or self._take(size, short=self._received + size <= SHORT_BODY_BYTES)
 
     def parsed(self) -> None:
         """Free the bytes. They still count, as texts that were parsed from them, until :meth:`drop`."""

@@ -18,11 +18,13 @@ import asyncio
 import json
 import resource
 import socket
+import time
 from typing import Final
 
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from suffixsvc_openai.app.http.request_ids import REQUEST_ID, new_request_id
 from suffixsvc_openai.protocol.errors import RETRY_SECONDS, too_many_connections
 
 _log = structlog.get_logger(__name__)
@@ -32,14 +34,17 @@ HEADER_SECONDS: Final = 60.0
 #: connections of the server
 MAX_CONNECTIONS: Final = 4096
 #: files that are left for the rest of the process: data, the template's process, the draft worker, services
-_OTHER_FILES: Final = 128
+_OTHER_FILES: Final = 256
 #: connections beyond the limit that wait for their 503; further ones are closed without it
 _REFUSING: Final = 32
-#: connections that asyncio accepts in a row. The limit is looked at a few rounds of its loop later, so a small
-#: multiple of them has files beyond it
+#: connections that asyncio accepts in a row. The limit is looked at a few rounds of its loop later, so a
+#: small multiple of them has files beyond it
 ACCEPTED_AT_ONCE: Final = 8
 #: connections that the system holds until they are accepted
 BACKLOG: Final = 2048
+#: seconds between two warnings that connections are refused
+_WARNING_SECONDS: Final = 60.0
+_next_warning = 0.0
 #: seconds for the first bytes of a connection beyond the limit
 _REFUSED_SECONDS: Final = 5.0
 
@@ -52,6 +57,18 @@ def connection_limit() -> int:
     return max(1, min(MAX_CONNECTIONS, files - min(_OTHER_FILES, files // 2)))
 
 
+def _warn() -> None:
+    """Log that connections are refused, now and then: whoever can connect could fill the log."""
+    global _next_warning  # noqa: PLW0603 - of the process, as its files are
+    now = time.monotonic()
+    if now < _next_warning:
+        return
+    _next_warning = now + _WARNING_SECONDS
+    limit = connection_limit()
+    remedy = "Raise ulimit -n." if limit < MAX_CONNECTIONS else "Bound connections by client in a proxy."
+    _log.warning("new connections are refused", limit=limit, remedy=remedy)
+
+
 def _refusal() -> bytes:
     """Return the response to a connection beyond the limit."""
     body = json.dumps(too_many_connections(connection_limit()).body).encode()
@@ -60,6 +77,7 @@ def _refusal() -> bytes:
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
         f"Retry-After: {RETRY_SECONDS}",
+        f"{REQUEST_ID}: {new_request_id()}",
         "Connection: close",
     )
     return "\r\n".join((*fields, "", "")).encode() + body
@@ -93,8 +111,8 @@ class TimedConnection(H11Protocol):
             transport.abort()
             return
         self._refused = beyond > 0
-        if beyond == 1:
-            _log.warning("new connections are refused", limit=connection_limit(), remedy="Raise ulimit -n.")
+        if self._refused:
+            _warn()
         self._time_headers()
 
     def data_received(self, data: bytes) -> None:

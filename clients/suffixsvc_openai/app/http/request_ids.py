@@ -13,9 +13,14 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_HEADER: Final = "x-request-id"
+REQUEST_ID: Final = "x-request-id"
 #: ids of clients that are kept: visible characters, so that none can write lines of a log
 _KEPT: Final = re.compile(r"[!-~]{1,128}")
+
+
+def new_request_id() -> str:
+    """Return an id of a request whose client chose none."""
+    return f"req_{uuid.uuid4().hex}"
 
 
 class RequestIds:
@@ -29,13 +34,13 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        asked = Headers(scope=scope).get(_HEADER, "")
-        found = asked if _KEPT.fullmatch(asked) else f"req_{uuid.uuid4().hex}"
+        asked = Headers(scope=scope).get(REQUEST_ID, "")
+        found = asked if _KEPT.fullmatch(asked) else new_request_id()
         scope.setdefault("state", {})["request_id"] = found
 
         async def identified(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[_HEADER] = found
+                MutableHeaders(scope=message)[REQUEST_ID] = found
             await send(message)
 
         await self._app(scope, receive, identified)

@@ -26,7 +26,6 @@ from suffixsvc_openai.app.http.streaming import ENCODER, event
 from suffixsvc_openai.chat.reader import AnswerReader
 from suffixsvc_openai.engine.call import Event
 from suffixsvc_openai.protocol.errors import of_exception
-from suffixsvc_openai.protocol.json_values import encoded
 from suffixsvc_openai.responses.document import Document, status_of
 from suffixsvc_openai.responses.output import Output, StreamEvent
 
@@ -108,11 +107,7 @@ class ResponseWriter:
         return await asyncio.to_thread(function) if self._document.large else function()
 
     async def _json(self, value: dict[str, Any]) -> str:
-        return (
-            await self._run(partial(encoded, value, ENCODER))
-            if self._document.large
-            else ENCODER.encode(value)
-        )
+        return await self._run(partial(ENCODER.encode, value))
 
     async def _sent_whole(self, kind: str, response: dict[str, Any]) -> str:
         """Return an event that has the response."""

@@ -51,6 +51,8 @@ void suffixsvc::bind_driver(nb::module_& m) {
 
     nb::class_<StepCosts>(m, "StepCosts")
         .def(nb::init<Doubles>(), "costs"_a)
+        .def("__getstate__", &StepCosts::costs)
+        .def("__setstate__", [](StepCosts* self, Doubles costs) { new (self) StepCosts(std::move(costs)); })
         .def(
             "evaluate",
             [](const StepCosts& self, const Doubles& paths, double rate, std::size_t limit, std::size_t room,

@@ -48,6 +48,8 @@ class StepCosts {
     std::optional<Prefix> best(std::span<const double> paths, const StepLimits& step,
                                std::span<const double> extra, std::size_t longer_than) const;
 
+    const std::vector<double>& costs() const { return costs_; }
+
   private:
     double cost_of(std::size_t width) const;
     std::size_t cheapest(std::size_t width, std::size_t widest) const;
