@@ -3,10 +3,13 @@ on sys.path."""
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
-from collections.abc import Generator
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,8 +48,26 @@ def pytest_xdist_auto_num_workers() -> int:
     return 1 if cores == 1 else min(2 * cores, _MOST_WORKERS)
 
 
+@contextmanager
+def _after_the_first_worker(config: pytest.Config) -> Iterator[None]:
+    """Let one worker write the bytecode of all modules, which the others then load.
+
+    To rewrite the assertions and to compile takes half of a collection. Workers start at the same time, so
+    each of them did it. The first one to lock this file excludes the others; those share the lock.
+    """
+    if not hasattr(config, "workerinput") or sys.dont_write_bytecode:
+        yield
+        return
+    with Path(__file__).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect the tests without collecting garbage, and exempt what exists by then from later collections.
 
     Each worker compiles and imports the modules of all tests, which creates millions of objects and hardly
@@ -54,7 +75,8 @@ def pytest_collection() -> Generator[None, object, object]:
     """
     gc.disable()
     try:
-        return (yield)
+        with _after_the_first_worker(session.config):
+            return (yield)
     finally:
         gc.freeze()
         gc.enable()
