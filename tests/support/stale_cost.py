@@ -271,13 +271,14 @@ def recorded(calls: int) -> Workload:
     return run
 
 
-MADE_UP = {
-    "hot": made_up(HOT),
-    "cold": made_up(COLD),
-    "middling": made_up(MIDDLING),
-    "weak": made_up(WEAK),
-    "mixed": made_up(COLD, HOT, MIDDLING),
+LUCKS = {
+    "hot": (HOT,),
+    "cold": (COLD,),
+    "middling": (MIDDLING,),
+    "weak": (WEAK,),
+    "mixed": (COLD, HOT, MIDDLING),
 }
+MADE_UP = {name: made_up(*lucks) for name, lucks in LUCKS.items()}
 
 
 def run_workload(workload: Workload, truth: Sequence[float], curve: Curve, seed: int) -> list[Step]:
