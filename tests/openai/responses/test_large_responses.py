@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from suffixsvc_openai.app.run import OpenAIServer
-from suffixsvc_openai.protocol import json_values
 from suffixsvc_openai.responses import stored
 from suffixsvc_openai.responses.stored import ResponseStore
 
@@ -24,18 +23,18 @@ TOOLS = [{"type": "function", "name": f"f{i}", "parameters": {"type": "object"}}
 def threads(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     """Names of the threads that store responses and make the JSON of their parts."""
     found: dict[str, set[str]] = {"add": set(), "encoded": set()}
-    add, encoded = ResponseStore.add, json_values.encoded
+    add, encoded = ResponseStore.add, stored._json
 
     def watched(*given: Any) -> None:
         found["add"].add(threading.current_thread().name)
         add(*given)
 
-    def watched_encoded(*given: Any) -> str:
+    def watched_encoded(*given: Any) -> bytes:
         found["encoded"].add(threading.current_thread().name)
         return encoded(*given)
 
     monkeypatch.setattr(ResponseStore, "add", watched)
-    monkeypatch.setattr(stored, "encoded", watched_encoded)
+    monkeypatch.setattr(stored, "_json", watched_encoded)
     return found
 
 
