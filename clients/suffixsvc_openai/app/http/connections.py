@@ -58,7 +58,7 @@ def connection_limit() -> int:
 
 
 def _warn() -> None:
-    """Log that connections are refused, now and then: whoever can connect could fill the log."""
+    """Log that connections are refused, at most once per _WARNING_SECONDS: they need no key."""
     global _next_warning  # noqa: PLW0603 - of the process, as its files are
     now = time.monotonic()
     if now < _next_warning:
