@@ -20,7 +20,9 @@ def server_line(model: Path, address: str = _DEFAULT) -> str:
 
 def request_line(model: Path, address: str = _DEFAULT) -> str:
     """Return the command that asks the server a question."""
-    body = {"model": model.stem, "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 200}
+    messages = [{"role": "user", "content": _QUESTION}]
+    # with the default temperature of 1 the second answer is another text, which memory cannot draft
+    body = {"model": model.stem, "messages": messages, "max_tokens": 200, "temperature": 0}
     url = f"http://{address}/v1/chat/completions"
     return shlex.join(["curl", "-s", url, "-H", "Content-Type: application/json", "-d", json.dumps(body)])
 

@@ -130,6 +130,10 @@ class Demo:
         self.console.print("\nServe this model to agent frameworks, which change only their base_url:\n")
         for line in (server_line(self.chosen.target), request_line(self.chosen.target)):
             self.console.print(f"    {line}", markup=False, soft_wrap=True)  # to be copied
+        self.console.print(
+            "\nRun the second one in another terminal, twice: of the second answer, "
+            "metrics.speculative_decoding.tokens_by_source counts what memory drafted as suffix."
+        )
         return 1 if self.failed_checks else 0
 
     def _check(self, holds: bool, what: str) -> None:

@@ -214,6 +214,7 @@ class Service:
                     param=param,
                     code="context_length_exceeded",
                     got=f"{len(tokens)} tokens or more",
+                    remedy="Send a shorter one, or start the server with a larger --context.",
                 )
         return found
 
