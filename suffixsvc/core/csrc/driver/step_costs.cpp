@@ -15,13 +15,6 @@ StepCosts::StepCosts(std::vector<double> costs) : costs_(std::move(costs)), padd
     }
 }
 
-// Beyond the curve, the cost is in proportion to that of its last width.
-double StepCosts::cost_of(std::size_t width) const {
-    const std::size_t known = costs_.size() - 1;
-    if (width <= known) return costs_[width];
-    return costs_[known] * static_cast<double>(width) / static_cast<double>(known);
-}
-
 std::size_t StepCosts::cheapest(std::size_t width, std::size_t widest) const {
     if (padded_[width] <= widest) return padded_[width];
     const auto first = costs_.begin() + static_cast<std::ptrdiff_t>(width);
@@ -38,7 +31,7 @@ std::vector<Prefix> StepCosts::evaluate(std::span<const double> paths, const Ste
     const std::size_t widest = std::min(widest_known - step.other_tokens, step.room) + step.other_tokens;
     std::size_t n = std::min({paths.size(), step.limit, widest > base ? widest - base : 0});
     if (!extra.empty()) n = std::min(n, extra.size());
-    const double plain = cost_of(base);
+    const double plain = costs_[base];
     double tokens = 0.0;
     std::vector<Prefix> found;
     found.reserve(n);

@@ -51,7 +51,6 @@ class StepCosts {
     const std::vector<double>& costs() const { return costs_; }
 
   private:
-    double cost_of(std::size_t width) const;
     std::size_t cheapest(std::size_t width, std::size_t widest) const;
 
     std::vector<double> costs_;
