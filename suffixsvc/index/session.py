@@ -20,11 +20,10 @@ from suffixsvc.index.hot_index import require_ngram_length
 from suffixsvc.index.namespace import NamespaceIndex
 from suffixsvc.index.pending_commit import Commit, PendingCommit
 from suffixsvc.index.session_calls import (
-    KnownCurves,
+    DraftParams,
     as_feedback,
     as_position,
     closed_error,
-    draft_params,
     native_curve,
     overlap,
     refusal_error,
@@ -82,7 +81,7 @@ class Session:
         self._limits = limits
         #: most tokens of a decode step: a whole draft and one more token
         self._decode_step_tokens = limits.max_draft_tokens + 1
-        self._curves = KnownCurves()
+        self._params = DraftParams(limits.max_draft_tokens)
         self._on_close = on_close
         self._admit = admit
         self._lock = threading.Lock()
@@ -148,9 +147,7 @@ class Session:
             tokens = new_token_ids  # the core checks a short list faster than numpy makes an array of it
         else:
             tokens = as_token_array(new_token_ids, "new_token_ids", checked=False)
-        params = draft_params(
-            max_draft_tokens, verify_cost, tree, self._limits.max_draft_tokens, self._curves
-        )
+        params = self._params.of(max_draft_tokens, verify_cost, tree)
         sent, accepted = (0, 0) if verified is None else as_feedback(verified)
         position = -1 if at is None else as_position(at)
         arguments = position, *params, sent, accepted, core.WIRE_SOURCES
@@ -209,9 +206,7 @@ class Session:
             What :meth:`step` raises.
         """
         tokens = as_token_array(context, "context", checked=False)
-        params = draft_params(
-            max_draft_tokens, verify_cost, tree, self._limits.max_draft_tokens, self._curves
-        )
+        params = self._params.of(max_draft_tokens, verify_cost, tree)
         found = self._stepper.draft_after(tokens, *params, bounds or core.DraftBounds(), core.WIRE_SOURCES)
         if found is None:
             return Draft.empty()

@@ -24,39 +24,40 @@ _CACHED: Final = 1 << 12
 MAX_POSITION: Final = 1 << 62
 
 
-class KnownCurves:
-    """Native curves of the cost that a session was last asked with, by length of the draft. Thread-safe."""
+class DraftParams:
+    """Converts the parameters of a session's drafts: length, cost and shape. Thread-safe.
 
-    def __init__(self) -> None:
-        self._known: tuple[VerifyCost | None, dict[int, core.Curve]] = None, {}  # replaced whole
+    Args:
+        limit: largest length of a draft.
+    """
 
-    def native(self, cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        #: the cost that the session was last asked with; replaced whole
+        self._known: tuple[VerifyCost | None, core.Curve | None] = None, None
+
+    def of(self, max_draft_tokens: int, cost: VerifyCost, tree: bool | str) -> tuple[int, core.Curve, bool]:
+        """Return the length of the draft, at most the limit, its native cost, and whether it is a tree.
+
+        Raises:
+            InvalidCostError, InvalidInputError.
+        """
+        width = min(as_int("max_draft_tokens", max_draft_tokens, 0), self._limit)
+        curve, mode = self._native(cost), as_tree(tree)
+        return width, curve, mode if type(mode) is bool else curve.trees_pay(width)
+
+    def _native(self, cost: VerifyCost) -> core.Curve:
         """:func:`native_curve`; an array that cannot be written to and is no view is converted once.
 
         Such an array may still have a view that was made while it could be written to; nothing tells.
         """
         if type(cost) is not np.ndarray or cost.flags.writeable or cost.base is not None:
-            return native_curve(cost, max_draft_tokens)
-        known, curves = self._known
-        if cost is not known:
-            self._known = _, curves = cost, {}
-        curve = curves.get(max_draft_tokens)
-        if curve is None:
-            curve = curves[max_draft_tokens] = native_curve(cost, max_draft_tokens)
+            return native_curve(cost, self._limit)
+        known, curve = self._known
+        if cost is not known or curve is None:
+            curve = native_curve(cost, self._limit)
+            self._known = cost, curve
         return curve
-
-
-def draft_params(
-    max_draft_tokens: int, cost: VerifyCost, tree: bool | str, limit: int, curves: KnownCurves
-) -> tuple[int, core.Curve, bool]:
-    """Parameters of a draft: its length, at most ``limit``, its cost curve, and whether it is a tree.
-
-    Raises:
-        InvalidCostError, InvalidInputError.
-    """
-    width = min(as_int("max_draft_tokens", max_draft_tokens, 0), limit)
-    curve, mode = curves.native(cost, width), as_tree(tree)
-    return width, curve, mode if type(mode) is bool else curve.trees_pay()
 
 
 def native_curve(cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
@@ -69,7 +70,7 @@ def native_curve(cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
     return _converted(cost, max_draft_tokens)
 
 
-@lru_cache(maxsize=64)  # sessions alternate between a few costs and lengths; a curve is immutable
+@lru_cache(maxsize=64)  # sessions alternate between a few costs; a curve is immutable
 def _known(cost: float | bytes, dtype: str, max_draft_tokens: int) -> core.Curve:
     return _converted(np.frombuffer(cost, dtype) if isinstance(cost, bytes) else cost, max_draft_tokens)
 

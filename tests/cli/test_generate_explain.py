@@ -27,8 +27,18 @@ def spell(token: int) -> bytes:
 
 def record(decision: Verify, emitted: bytes, accepted: int = 0, replayed: int = 0) -> StepRecord:
     """A step behind "x"."""
+    path = decision.path(tuple(emitted), accepted)
     return StepRecord(
-        4, (ord("x"), *decision.token_ids), accepted, tuple(emitted), 0.001, 0.02, decision, replayed
+        4,
+        (ord("x"), *decision.token_ids),
+        accepted,
+        tuple(emitted),
+        path,
+        decision.origins(path, len(emitted)),
+        0.001,
+        0.02,
+        decision,
+        replayed,
     )
 
 

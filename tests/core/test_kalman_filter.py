@@ -5,11 +5,24 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from suffixsvc.core import KalmanFilter
+
+Floats = npt.NDArray[np.float64]
+
+
+def updated(
+    value: Floats, variance: Floats, at: int, measured: float, noise: float
+) -> tuple[Floats, Floats, float]:
+    """Value and variance after a measurement, and the change of the measured entry."""
+    row = np.eye(len(value))[at]  # the measurement is row @ value
+    gain = variance @ row / (row @ variance @ row + noise)
+    change = gain * (measured - row @ value)
+    return value + change, (np.eye(len(value)) - np.outer(gain, row)) @ variance, float(change[at])
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12))
@@ -20,6 +33,7 @@ def test_the_equations_of_the_filter(seed: int, n: int) -> None:
     scale, common = random.uniform(0.1, 2), random.choice([0.0, random.uniform(0, 5)])
     found = KalmanFilter(prior.ravel(), n, scale, common)
     value, variance = np.zeros(n), scale * prior + common
+    outliers = {True: 0, False: 0}  # in a row, of entry 0 and of the others
     for _ in range(30):
         match random.randrange(6):
             case 0:
@@ -30,14 +44,27 @@ def test_the_equations_of_the_filter(seed: int, n: int) -> None:
                 added = random.uniform(0, 0.5)
                 found.reset(added)
                 variance = (prior if variance.trace() < prior.trace() else variance) + added
+            case 2:
+                at, scatter = random.randrange(n), random.choice([0.05, 0.5, 2.0])
+                measured = value[at] + random.choice([1, 1, -1]) * random.choice([0.1, 1.0, 20.0]) * scatter
+                off, kind, noise = measured - value[at], at == 0, scatter**2
+                if abs(off) > 2 * scatter:
+                    noise *= (off / (2 * scatter)) ** 2
+                if abs(off) > 2 * max(scatter, np.sqrt(variance[at, at] + scatter**2)):
+                    outliers[kind] = np.sign(off) + outliers[kind] * (outliers[kind] * off > 0)
+                else:
+                    outliers[kind] = 0
+                if abs(outliers[kind]) == 3:
+                    outliers[kind], noise = 0, scatter**2
+                    variance = (prior if variance.trace() < prior.trace() else variance) + off**2
+                value, variance, change = updated(value, variance, at, measured, noise)
+                assert found.observe_robustly(at, measured, scatter) == pytest.approx(
+                    change, rel=1e-6, abs=1e-9
+                )
             case _:
                 at, measured, noise = random.randrange(n), random.gauss(0, 2), random.uniform(0.01, 2)
-                row = np.eye(n)[at]  # the measurement is row @ value
-                gain = variance @ row / (row @ variance @ row + noise)
-                change = gain * (measured - row @ value)
-                assert found.observe(at, measured, noise) == pytest.approx(change[at])
-                value = value + change
-                variance = (np.eye(n) - np.outer(gain, row)) @ variance
+                value, variance, change = updated(value, variance, at, measured, noise)
+                assert found.observe(at, measured, noise) == pytest.approx(change)
     assert found.size == n
     assert found.values() == pytest.approx(value, abs=1e-9)
     assert [found.value(i) for i in range(n)] == found.values().tolist()
@@ -62,4 +89,9 @@ def test_arguments_are_checked() -> None:
     ):
         with pytest.raises(IndexError):
             call()
+    with pytest.raises(IndexError):
+        one.observe_robustly(1, 0.0, 1.0)
+    for scatter in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="scatter must be positive"):
+            one.observe_robustly(0, 0.0, scatter)
     assert one.values().tolist() == [0.0]

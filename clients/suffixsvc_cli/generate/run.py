@@ -139,9 +139,7 @@ class _Session:
         pending: list[Piece] = []  # printed when the text is complete
 
         def on_step(step: StepRecord) -> None:
-            kept = min(step.accepted, len(step.emitted))
-            sources = (*step.decision.sources[:kept], *[0] * (len(step.emitted) - kept))
-            pieces = written.add(step.emitted, sources)
+            pieces = written.add(step.emitted, step.sources)
             if options.explain:
                 pending.extend(pieces)
                 self._print(explainer.step(step, setup.live.curve) + "\n")

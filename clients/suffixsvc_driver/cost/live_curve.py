@@ -60,9 +60,6 @@ _OCTAVES: Final = 1.0
 #: share of the prior covariance that returns with each step, applied once per _BATCH steps
 _FORGET: Final = 0.0008
 _BATCH: Final = 8
-#: standard deviations from which on a step is an outlier, and outliers in a row that are a change
-_OUTLIER: Final = 2.0
-_OUTLIERS_OF_A_CHANGE: Final = 3
 #: standard deviations added to the expected cost
 _MARGIN: Final = 0.5
 #: relative change from which on a new curve is published, and change of a width from which on this is checked
@@ -116,7 +113,6 @@ class LiveCurve:
         self._unit_known = bool(unit)
         self._published = np.log(costs)
         self._steps = 0
-        self._outliers = [0, 0]  # in a row, of plain steps and of others; negative if they were too fast
         self._since_plain = 0.0
         self._since_wide = 0
 
@@ -167,10 +163,8 @@ class LiveCurve:
             return
         self._since_plain = 0.0 if width <= base else self._since_plain + self.curve.costs[width]
         self._since_wide = self._since_wide + 1 if width <= base else 0
-        state = self._state_of[width - 1]
         measured = math.log(seconds) - self._initial_of[width - 1]
-        noise = self._noise(state, measured - self._filter.value(state))
-        change = self._filter.observe(state, measured, noise)
+        change = self._filter.observe_robustly(self._state_of[width - 1], measured, _SCATTER)
         self._unit_known = True
         self._steps += 1
         if self._steps >= _BATCH:
@@ -179,27 +173,6 @@ class LiveCurve:
             self._publish()
         elif abs(change) > _CHECKED_CHANGE:
             self._publish()
-
-    def _noise(self, state: int, innovation: float) -> float:
-        """Variance of the observation; larger for outliers."""
-        distance = abs(innovation) / (_OUTLIER * _SCATTER)
-        kind = min(state, 1)
-        if distance <= 1.0:
-            self._outliers[kind] = 0
-            return _SCATTER**2
-        if abs(innovation) <= _OUTLIER * math.sqrt(self._filter.variance(state) + _SCATTER**2):
-            self._outliers[kind] = 0  # within the uncertainty of the state
-        else:
-            side = 1 if innovation > 0.0 else -1
-            before = self._outliers[kind]
-            self._outliers[kind] = before + side if before * side > 0 else side
-            if abs(self._outliers[kind]) >= _OUTLIERS_OF_A_CHANGE:
-                self._outliers[kind] = 0
-                # All widths may have changed alike, by as much as this one. The reset to the prior bounds the
-                # covariance however often this happens.
-                self._filter.reset(innovation**2)
-                return _SCATTER**2
-        return (distance * _SCATTER) ** 2
 
     def _expected(self) -> _Floats:
         """Logarithm of the expected relative cost, by width."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc.types import DraftSource, TokenIds, VerifyCost
+from suffixsvc.types import TokenIds, VerifyCost
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.cost.live_curve import GUESSED, LiveCurve
 from suffixsvc_driver.decode.layer_set import LayerSet
@@ -27,7 +27,6 @@ from suffixsvc_driver.drafts.events import (
     Verify,
     Wait,
 )
-from suffixsvc_driver.drafts.tree import follow
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.policy.expected_gain import RunningRate
@@ -38,7 +37,6 @@ from suffixsvc_driver.speculation.accounting import Stats
 from suffixsvc_driver.speculation.state_machine import GenerationStateMachine
 from suffixsvc_driver.targets import Prefilled, StopRule, TargetShape
 
-_NONE: Final = int(DraftSource.NONE)
 #: tokens that classify the kind of a text
 _CONTENT_TOKENS: Final = 64
 
@@ -51,6 +49,8 @@ class StepRecord(NamedTuple):
         token_ids: of the batch: the newest emitted token, then the drafted ones, padding included.
         accepted: drafted tokens that the target agreed with.
         emitted: emitted tokens.
+        path: indices of the drafted tokens among them, see :meth:`Verify.path`.
+        sources: DraftSource of each emitted token; NONE for the target's own ones.
         query_seconds: of the queries before the step.
         target_seconds: of the target.
         decision: the verified draft, with the sources and probabilities of its tokens.
@@ -63,6 +63,8 @@ class StepRecord(NamedTuple):
     token_ids: tuple[int, ...]
     accepted: int
     emitted: tuple[int, ...]
+    path: tuple[int, ...]
+    sources: tuple[int, ...]
     query_seconds: float
     target_seconds: float
     decision: Verify
@@ -285,11 +287,15 @@ class Generation:
             other_tokens: tokens of other generations in the batch.
         """
         written = self._written
+        path = sent.path(seen.emitted, seen.accepted)
+        sources = sent.origins(path, len(seen.emitted))
         record = StepRecord(
             len(self.prompt) + len(written) - 1,
             (written[-1] if written else self.prompt[-1], *sent.token_ids),
             seen.accepted,
             seen.emitted,
+            path,
+            sources,
             self._query_seconds,
             seconds,
             sent,
@@ -299,10 +305,7 @@ class Generation:
         )
         self.replay = seen.replay
         written.extend(seen.emitted)
-        kept = min(seen.accepted, len(seen.emitted))
-        path = follow(sent.token_ids, sent.parents, seen.emitted[:kept])
-        self._sources.extend(sent.sources[i] for i in path)
-        self._sources.extend([_NONE] * (len(seen.emitted) - kept))
+        self._sources.extend(sources)
         self._steps.append(record)
         self._query_seconds = 0.0
         return record

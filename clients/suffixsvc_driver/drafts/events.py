@@ -19,14 +19,18 @@ Every event has exactly one decision, and equal sequences of events have equal d
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.types import Draft, FloatArray, Verified
+from suffixsvc.types import Draft, DraftSource, FloatArray, Verified
+from suffixsvc_driver.drafts.tree import follow
 from suffixsvc_driver.settings.text_kind import ContentType
+
+_NONE: Final = int(DraftSource.NONE)
 
 
 class FinishReason(enum.StrEnum):
@@ -248,6 +252,26 @@ class Verify(NamedTuple):
     rate: float = 1.0
     parents: tuple[int, ...] = ()
     layers: tuple[str, ...] = ()
+
+    def path(self, emitted: Sequence[int], accepted: int) -> tuple[int, ...]:
+        """Return the indices of the drafted tokens, padding included, that were emitted.
+
+        Args:
+            emitted: tokens emitted by the step.
+            accepted: see :attr:`StepResult.accepted`.
+        """
+        kept = min(len(emitted), accepted)
+        return tuple(follow(self.token_ids, self.parents, emitted[:kept])) if kept else ()
+
+    def origins(self, path: Sequence[int], emitted: int) -> tuple[int, ...]:
+        """Return the DraftSource of each emitted token, the target's own ones included.
+
+        Args:
+            path: see :meth:`path`.
+            emitted: number of tokens.
+        """
+        known = tuple([self.sources[i] for i in path]) if self.parents else self.sources[: len(path)]
+        return known + (_NONE,) * (emitted - len(path))
 
 
 @dataclass(frozen=True, slots=True)

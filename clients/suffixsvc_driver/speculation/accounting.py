@@ -29,6 +29,7 @@ EVIDENCE: Final[Mapping[int, str]] = {
     DraftSource.GRAMMAR: "grammar",
     DraftSource.PREDICTION: "prediction",
 }
+_NONE: Final = int(DraftSource.NONE)
 
 
 @dataclass(slots=True)
@@ -111,26 +112,42 @@ class Stats(_Counts):
             counts = self.evidence[kind] = HitCounts()
         return counts
 
-    def count_step(
-        self, sent: Verify, accepted: int, origin: Sequence[int], path: Sequence[int] = ()
-    ) -> None:
+    def count_step(self, sent: Verify, accepted: int, path: Sequence[int], origin: Sequence[int]) -> int:
         """Add the counts of a target step.
 
         Args:
             sent: the verified draft.
-            accepted: drafted tokens that the target agreed with, padding excluded.
+            accepted: drafted tokens that the target agreed with, padding included.
+            path: of the emitted tokens, see :meth:`Verify.path`.
             origin: DraftSource of each emitted token.
-            path: indices of the accepted tokens; empty for the first ones.
+
+        Returns:
+            Drafted tokens that the target agreed with, padding excluded.
         """
         sources = sent.sources[: len(sent.sources) - sent.padding]
+        drafted = len(sources)
+        # padding follows the last drafted token
+        accepted = sum([i < drafted for i in path]) if sent.parents else min(accepted, drafted)
         self.steps += 1
         self.tokens += len(origin)
         self.padding += sent.padding
-        if not sources:  # fast path of plain steps
-            self._counts_of("target").output_tokens += len(origin)
-            return
-        own = sum(source != DraftSource.NONE for source in origin)
-        path = path or range(accepted)
+        own = len(origin) - origin.count(_NONE)
+        first = sources[0] if sources else _NONE
+        if sent.layers or sent.continued_by or sources.count(first) != drafted:
+            self._count_origins(sent, sources, path[:accepted] if sent.parents else range(accepted), origin)
+            return accepted
+        if sources:
+            self.layer(sent.layer).sent.count(drafted, accepted, own)
+            self._counts_of(EVIDENCE[first]).count(drafted, accepted, own)
+        if own < len(origin):
+            self._counts_of("target").output_tokens += len(origin) - own
+        return accepted
+
+    def _count_origins(
+        self, sent: Verify, sources: Sequence[int], path: Sequence[int], origin: Sequence[int]
+    ) -> None:
+        """Add the counts of a draft of several layers or kinds of evidence; ``path``: its accepted tokens."""
+        own = len(origin) - origin.count(_NONE)
         drafted_by = sent.layers[: len(sources)]
         if not drafted_by:
             first = sent.continued_at if sent.continued_by else len(sources)

@@ -60,6 +60,18 @@ class Candidate(NamedTuple):
     continued_at: int = 0
     parents: tuple[int, ...] = ()
 
+    def head(self, length: int) -> Candidate:
+        """Return the first ``length`` tokens of the chain."""
+        continued = self.continued_by if length > self.continued_at else ""
+        return Candidate(
+            self.layer if length else "",
+            self.token_ids[:length],
+            self.sources[:length],
+            self.probs[:length],
+            continued,
+            self.continued_at if continued else 0,
+        )
+
     def tail(self, at: int) -> Candidate:
         """Return the chain without its first ``at`` tokens."""
         return self._replace(token_ids=self.token_ids[at:], sources=self.sources[at:], probs=self.probs[at:])
@@ -151,7 +163,9 @@ class StepDraft:
 
     def _add(self, candidate: Candidate, after: tuple[int, ...], suggested: int) -> tuple[Candidate, Choice]:
         """Add a chain; return it as a whole, and its best prefix."""
-        candidate = candidate._replace(probs=_discounted(candidate.probs))
+        candidate = Candidate(
+            candidate.layer, candidate.token_ids, candidate.sources, _discounted(candidate.probs)
+        )
         if after:
             candidate = self.candidate.then(candidate, len(after))
         if suggested:
@@ -222,31 +236,22 @@ class StepDraft:
 
     def cut(self, length: int, padding: int) -> Verify:
         """Return the first ``length`` tokens of the draft, followed by ``padding`` filler tokens."""
-        plain = Verify(considered=tuple(self._considered), rate=self.step.rate)
-        if not length + padding:
-            return plain
-        draft, nodes = self.candidate, self._nodes(length)
-        tokens = tuple(draft.token_ids[i] for i in nodes)
-        sent = plain._replace(
-            token_ids=tokens + (tokens[-1:] or _FILLER) * padding,
-            sources=tuple(draft.sources[i] for i in nodes) + (_NONE,) * padding,
-            probs=tuple(draft.probs[i] for i in nodes) + (0.0,) * padding,
-            padding=padding,
+        sent = self._head(length)
+        return Verify(
+            sent.token_ids + (sent.token_ids[-1:] or _FILLER) * padding,
+            sent.sources + (_NONE,) * padding,
+            sent.probs + (0.0,) * padding,
+            sent.layer,
+            padding,
+            sent.continued_by,
+            sent.continued_at,
+            tuple(self._considered),
+            self.step.rate,
         )
-        return self._with_origin(sent, nodes) if nodes else sent
 
-    def _nodes(self, length: int) -> Sequence[int]:
-        """Return the tokens of :attr:`candidate` to send, in order."""
-        return range(length)
-
-    def _with_origin(self, sent: Verify, nodes: Sequence[int]) -> Verify:
-        """Return ``sent`` with the layers that drafted it, and its shape."""
-        draft = self.candidate
-        if draft.continued_by and len(nodes) > draft.continued_at:
-            return sent._replace(
-                layer=draft.layer, continued_by=draft.continued_by, continued_at=draft.continued_at
-            )
-        return sent._replace(layer=draft.layer)
+    def _head(self, length: int) -> Candidate:
+        """Return the tokens of :attr:`candidate` to send."""
+        return self.candidate.head(length)
 
 
 class TreeDraft(StepDraft):
@@ -327,6 +332,15 @@ class TreeDraft(StepDraft):
         """Return the gains of the whole draft, for a shared batch."""
         return Propose(tuple(self._node_gains[i] for i in self._order[: self._most]))
 
+    def _head(self, length: int) -> Candidate:
+        draft, nodes = self.candidate, self._nodes(length)
+        return Candidate(
+            self._layers[nodes[0]] if nodes else "",
+            tuple([draft.token_ids[i] for i in nodes]),
+            tuple([draft.sources[i] for i in nodes]),
+            tuple([draft.probs[i] for i in nodes]),
+        )
+
     def _nodes(self, length: int) -> Sequence[int]:
         """Return the ``length`` most probable nodes.
 
@@ -335,14 +349,17 @@ class TreeDraft(StepDraft):
         """
         return walk(self._parents, self._order[:length])
 
-    def _with_origin(self, sent: Verify, nodes: Sequence[int]) -> Verify:
-        padding = sent.padding
+    def cut(self, length: int, padding: int) -> Verify:
+        """Return the ``length`` most probable tokens of the tree, followed by ``padding`` filler tokens."""
+        sent = super().cut(length, padding)
+        nodes = self._nodes(length)
+        if not nodes:
+            return sent
         place = {node: i for i, node in enumerate(nodes)}
         parents = tuple(place.get(self._parents[i], -1) for i in nodes)
         parents += tuple(range(len(nodes) - 1, len(nodes) - 1 + padding))
         layers = tuple(self._layers[i] for i in nodes)
         return sent._replace(
-            layer=layers[0],
             parents=() if is_chain(parents) else parents,
             layers=layers + ("",) * padding if len(set(layers)) > 1 else (),
         )

@@ -35,7 +35,6 @@ from suffixsvc_driver.drafts.events import (
     Verify,
     Wait,
 )
-from suffixsvc_driver.drafts.tree import follow
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.policy.controllers import KController
 from suffixsvc_driver.policy.expected_gain import RunningRate, StepParams
@@ -44,7 +43,6 @@ from suffixsvc_driver.speculation.accounting import Stats
 from suffixsvc_driver.speculation.draft_assembly import StepDraft, TreeDraft
 from suffixsvc_driver.speculation.layer_queries import LayerQueries
 
-_NONE: Final = int(DraftSource.NONE)
 #: by number; an enum's lookup takes five calls
 _SOURCES: Final = {int(source): source for source in DraftSource}
 _PLAIN: Final = Verify()
@@ -253,21 +251,18 @@ class GenerationStateMachine:
     def _on_verified(self, event: StepResult) -> Decision:
         sent = self._verify
         emitted = event.emitted
-        kept = min(len(emitted), event.accepted)
-        path = follow(sent.token_ids, sent.parents, emitted[:kept])
+        path = sent.path(emitted, event.accepted)
         fits = (
             0 < len(emitted) <= event.accepted + 1
             and 0 <= event.accepted <= len(sent.token_ids)
             and event.width == len(sent.token_ids) + 1
-            and len(path) == kept
+            and len(path) == min(len(emitted), event.accepted)
         )
         self._expect(fits, event)
         self._queries.label(emitted)
         drafted = len(sent.token_ids) - sent.padding
-        # padding follows the last drafted token
-        accepted = min(event.accepted, drafted) if not sent.parents else sum(i < drafted for i in path)
-        sources = [*(sent.sources[i] for i in path), *[_NONE] * (len(emitted) - kept)]
-        self.stats.count_step(sent, accepted, sources, path[:accepted] if sent.parents else ())
+        origins = sent.origins(path, len(emitted))
+        accepted = self.stats.count_step(sent, event.accepted, path, origins)
         width = event.width + self._replay
         cost = self._cost_of(width) + self._queries.cost
         self.stats.cost += cost

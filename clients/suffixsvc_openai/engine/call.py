@@ -21,7 +21,6 @@ from suffixsvc_driver.decode.generation import StepRecord
 from suffixsvc_driver.decode.requests import Outcome
 from suffixsvc_driver.decode.scheduler import Ticket
 from suffixsvc_driver.drafts.events import TokenLogprobs
-from suffixsvc_driver.drafts.tree import follow
 from suffixsvc_driver.layers import Layer
 from suffixsvc_openai.engine.attempts import Attempts
 from suffixsvc_openai.engine.memory import MemorySession, NotStored
@@ -130,11 +129,8 @@ class Call:
 
     def on_step(self, index: int, step: StepRecord) -> None:
         """Hand over the tokens of a step."""
-        kept, sent = min(step.accepted, len(step.emitted)), step.decision
-        path = follow(sent.token_ids, sent.parents, step.emitted[:kept])
-        sources = (*(sent.sources[i] for i in path), *[0] * (len(step.emitted) - kept))
-        self.jobs[index].progress.add(step, sources)
-        self.put(Written(index, step.emitted, sources, step.logprobs))
+        self.jobs[index].progress.add(step)
+        self.put(Written(index, step.emitted, step.sources, step.logprobs))
 
     def on_prompt(self, index: int, logprobs: tuple[TokenLogprobs, ...]) -> None:
         """Hand over the log probabilities of a prompt."""

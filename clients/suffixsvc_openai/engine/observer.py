@@ -33,11 +33,11 @@ class Progress:
     times: array[float] = field(default_factory=lambda: array("d"))
     ticket: Ticket | None = None
 
-    def add(self, step: StepRecord, sources: tuple[int, ...]) -> None:
+    def add(self, step: StepRecord) -> None:
         """Append a step."""
         self.steps.append(step)
         self.token_ids.extend(step.emitted)
-        self.sources.extend(sources)
+        self.sources.extend(step.sources)
         self.times.append(time.monotonic())
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.decode.generation import Result, StepRecord
-from suffixsvc_driver.drafts.tree import follow
 from suffixsvc_driver.speculation.accounting import Stats
 
 
@@ -41,12 +40,8 @@ class Numbers:
     def add_steps(self, steps: Iterable[StepRecord]) -> None:
         """Add steps of an answer that has not ended."""
         for step in steps:
-            sent, count = step.decision, len(step.decision.sources) - step.decision.padding
-            path = follow(sent.token_ids, sent.parents, step.emitted[: min(step.accepted, len(step.emitted))])
-            origin = [*(sent.sources[i] for i in path), *[0] * (len(step.emitted) - len(path))]
-            accepted = sum(i < count for i in path) if sent.parents else min(step.accepted, count)
-            self.stats.count_step(sent, accepted, origin, path[:accepted] if sent.parents else ())
-            self.sources.update(origin)
+            self.stats.count_step(step.decision, step.accepted, step.path, step.sources)
+            self.sources.update(step.sources)
             self._add_positions(step)
 
     @classmethod

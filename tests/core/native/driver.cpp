@@ -37,6 +37,9 @@ void stress_filter(std::mt19937& random, int rounds) {
                 case 1:
                     filter.reset(share(random));
                     break;
+                case 2:
+                    filter.observe_robustly(random() % n, 10.0 * share(random) - 5.0, 1e-3 + share(random));
+                    break;
                 default:
                     filter.observe(random() % n, 10.0 * share(random) - 5.0, 1e-3 + share(random));
             }

@@ -26,6 +26,7 @@ void suffixsvc::bind_driver(nb::module_& m) {
         .def("variance", &KalmanFilter::variance, "i"_a)
         .def("difference_variance", &KalmanFilter::difference_variance, "i"_a, "j"_a)
         .def("observe", &KalmanFilter::observe, "i"_a, "measured"_a, "noise_variance"_a)
+        .def("observe_robustly", &KalmanFilter::observe_robustly, "i"_a, "measured"_a, "scatter"_a)
         .def("forget", &KalmanFilter::forget, "share"_a)
         .def("reset", &KalmanFilter::reset, "common"_a)
         .def("values", [](const KalmanFilter& self) { return to_numpy(std::vector(self.values())); });

@@ -62,7 +62,10 @@ void suffixsvc::bind_steps(nb::module_& m) {
                 new (self) Curve{std::make_shared<const CostCurve>(cost.begin(), cost.end())};
             },
             "cost"_a)
-        .def("trees_pay", [](const Curve& self) { return trees_pay(*self.cost); });
+        .def(
+            "trees_pay",
+            [](const Curve& self, std::size_t max_tokens) { return trees_pay(*self.cost, max_tokens); },
+            "max_tokens"_a);
 
     // A step that was refused; a step that was taken is returned as its draft.
     nb::class_<StepOutcome>(m, "Refusal")
@@ -119,12 +122,7 @@ void suffixsvc::bind_steps(nb::module_& m) {
             nb::keep_alive<1, 2>())
         .def("detach", [](SessionSlot& s) { s.stepper = nullptr; })
         .def(
-            "set_cost",
-            [](SessionSlot& s, const Curve& curve) {
-                s.cost = curve.cost;
-                s.truncated_cost.reset();
-            },
-            "curve"_a)
+            "set_cost", [](SessionSlot& s, const Curve& curve) { s.cost = curve.cost; }, "curve"_a)
         .def(
             "record_append",
             [](SessionSlot& s, std::uint64_t seq) {

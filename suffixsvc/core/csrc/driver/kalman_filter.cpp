@@ -1,9 +1,19 @@
 #include "driver/kalman_filter.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace suffixsvc {
+
+namespace {
+
+// Standard deviations from which on a measurement is an outlier, and outliers in a row that are a change.
+constexpr double kOutlier = 2.0;
+constexpr int kOutliersOfAChange = 3;
+
+}  // namespace
 
 KalmanFilter::KalmanFilter(std::span<const double> prior, std::size_t n, double scale, double common)
     : n_(n) {
@@ -34,6 +44,32 @@ double KalmanFilter::observe(std::size_t i, double measured, double noise_varian
         for (std::size_t k = 0; k < n_; ++k) variance_[j * n_ + k] -= gain * row_[k];
     }
     return row_[i] / total * innovation;
+}
+
+double KalmanFilter::observe_robustly(std::size_t i, double measured, double scatter) {
+    if (!(scatter > 0.0)) throw std::invalid_argument("scatter must be positive");
+    const double innovation = measured - value_.at(i);
+    const double noise = scatter * scatter;
+    const double distance = std::abs(innovation) / (kOutlier * scatter);
+    int& outliers = outliers_[i == 0 ? 0 : 1];
+    if (distance <= 1.0) {
+        outliers = 0;
+        return observe(i, measured, noise);
+    }
+    if (std::abs(innovation) <= kOutlier * std::sqrt(variance(i) + noise)) {
+        outliers = 0;
+    } else {
+        const int side = innovation > 0.0 ? 1 : -1;
+        outliers = outliers * side > 0 ? outliers + side : side;
+        if (std::abs(outliers) >= kOutliersOfAChange) {
+            outliers = 0;
+            // All entries may have changed alike, by as much as this one. The reset to the prior bounds the
+            // covariance however often this happens.
+            reset(innovation * innovation);
+            return observe(i, measured, noise);
+        }
+    }
+    return observe(i, measured, distance * distance * noise);
 }
 
 void KalmanFilter::forget(double share) {

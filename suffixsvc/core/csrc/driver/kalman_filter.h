@@ -5,6 +5,7 @@
 // Threads: none; callers serialise.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -29,6 +30,12 @@ class KalmanFilter {
     // Corrects the estimate by a measurement of entry `i`; returns the change of this entry.
     double observe(std::size_t i, double measured, double noise_variance);
 
+    // The same for measurements with this standard deviation and outliers. An outlier is weighted down by its
+    // distance. Three in a row on the same side, of entry 0 or of the other entries, and outside what the
+    // estimate itself leaves open, count as a change of the process: reset() by the last one's square.
+    // std::invalid_argument unless `scatter` is positive.
+    double observe_robustly(std::size_t i, double measured, double scatter);
+
     // The process may have changed: this share of the prior covariance returns.
     void forget(double share);
 
@@ -43,6 +50,7 @@ class KalmanFilter {
 
     std::size_t n_;
     std::vector<double> prior_, variance_, value_, row_;
+    std::array<int, 2> outliers_{};  // in a row, of entry 0 and of the others; negative if below the estimate
 };
 
 }  // namespace suffixsvc

@@ -25,18 +25,6 @@ bool unpack(std::string_view data, std::vector<Token>& tokens) {
     return true;
 }
 
-std::shared_ptr<const CostCurve> truncated(const std::shared_ptr<const CostCurve>& cost, std::size_t width) {
-    if (width + 1 >= cost->size()) return cost;
-    return std::make_shared<const CostCurve>(cost->begin(), cost->begin() + width + 1);
-}
-
-std::shared_ptr<const CostCurve> cost_up_to(SessionSlot& slot, std::size_t width) {
-    const std::size_t entries = std::min(width + 1, slot.cost->size());
-    if (!slot.truncated_cost || slot.truncated_cost->size() != entries)
-        slot.truncated_cost = truncated(slot.cost, width);
-    return slot.truncated_cost;
-}
-
 }  // namespace
 
 StepDispatcher::StepDispatcher(std::size_t max_draft, std::string sources)
@@ -110,9 +98,9 @@ std::vector<StepAnswer> StepDispatcher::step(std::span<const StepRequest> reques
         a.tokens = tokens[item.index];
         a.at = request.at;
         a.max_tokens = std::min(static_cast<std::size_t>(std::max(request.max_draft_tokens, 0)), max_draft_);
-        a.cost = request.cost ? truncated(request.cost, a.max_tokens) : cost_up_to(slot, a.max_tokens);
-        a.tree =
-            request.tree == TreeMode::tree || (request.tree == TreeMode::automatic && trees_pay(*a.cost));
+        a.cost = request.cost ? request.cost : slot.cost;
+        a.tree = request.tree == TreeMode::tree ||
+                 (request.tree == TreeMode::automatic && trees_pay(*a.cost, a.max_tokens));
         a.width = request.width;
         a.accepted = request.accepted;
         steps.push_back(PlannedStep{slot.stepper, std::move(a), {}});
@@ -127,10 +115,7 @@ std::vector<StepAnswer> StepDispatcher::step(std::span<const StepRequest> reques
             answers[stepping[i]->index] = std::move(outcome);
             continue;
         }
-        if (request.cost) {
-            slot.cost = request.cost;
-            slot.truncated_cost = steps[i].arguments.cost;
-        }
+        if (request.cost) slot.cost = request.cost;
         std::string answer =
             pack_step_reply(request.session_id, request.seq, outcome.draft, outcome.length, sources_);
         if (request.seq != 0) {
@@ -167,10 +152,13 @@ std::optional<DispatchReply> StepDispatcher::answer(std::string_view request, do
     return reply;
 }
 
-bool trees_pay(const CostCurve& cost) {
-    if (cost.size() < 2) return false;
-    const double cheapest = *std::min_element(cost.begin() + 1, cost.end()) - cost.front();
-    return cheapest / static_cast<double>(cost.size() - 1) <= kMaxTreeCost;
+bool trees_pay(const CostCurve& cost, std::size_t max_tokens) {
+    const std::size_t longest = std::min(max_tokens, cost.size() - 1);
+    if (longest == 0) return false;
+    const auto first = cost.begin() + 1;
+    const double cheapest =
+        *std::min_element(first, first + static_cast<std::ptrdiff_t>(longest)) - cost.front();
+    return cheapest / static_cast<double>(longest) <= kMaxTreeCost;
 }
 
 }  // namespace suffixsvc

@@ -32,12 +32,11 @@ namespace suffixsvc {
 // All members but `last_active` are guarded by the mutex.
 struct SessionSlot {
     std::mutex mutex;
-    SessionStepper* stepper = nullptr;                // null while no session is attached
-    std::shared_ptr<const CostCurve> cost;            // cost curve up to the longest allowed draft
-    std::shared_ptr<const CostCurve> truncated_cost;  // the same curve, cut to the length of the last draft
-    std::uint64_t seq = 0;                            // sequence number of the last answered request
-    std::optional<std::string> answer;     // its answer, if it was a step: a StepBatchReply of one item
-    std::atomic<double> last_active{0.0};  // in seconds of the caller's clock
+    SessionStepper* stepper = nullptr;      // null while no session is attached
+    std::shared_ptr<const CostCurve> cost;  // cost curve up to the longest allowed draft
+    std::uint64_t seq = 0;                  // sequence number of the last answered request
+    std::optional<std::string> answer;      // its answer, if it was a step: a StepBatchReply of one item
+    std::atomic<double> last_active{0.0};   // in seconds of the caller's clock
 };
 
 // A serialised StepBatchReply of one item, or why the step was refused without a change.
@@ -72,7 +71,8 @@ class StepDispatcher {
     std::unordered_map<std::string, std::shared_ptr<SessionSlot>> slots_;  // guarded by mutex_
 };
 
-// Whether TreeMode::automatic drafts a tree: only where a drafted token is cheap do branches pay off.
-bool trees_pay(const CostCurve& cost);
+// Whether TreeMode::automatic drafts a tree of at most `max_tokens`: only where a drafted token is cheap do
+// branches pay off. `cost` has at least one entry.
+bool trees_pay(const CostCurve& cost, std::size_t max_tokens);
 
 }  // namespace suffixsvc

@@ -78,6 +78,7 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
     last_ = session_.draft(arguments.max_tokens, *arguments.cost, arguments.tree ? Shape::tree : Shape::chain,
                            arguments.bounds);
     last_cost_ = arguments.cost;
+    last_widest_ = arguments.max_tokens < last_cost_->size() ? arguments.max_tokens + 1 : last_cost_->size();
     counters_->steps.fetch_add(1, std::memory_order_relaxed);
     counters_->drafts.fetch_add(!last_.empty(), std::memory_order_relaxed);
     counters_->drafted.fetch_add(last_.size(), std::memory_order_relaxed);
@@ -110,7 +111,8 @@ std::size_t SessionStepper::match_last_draft(std::span<const Token> truth) {
 
 // Records the step that wrote these tokens, or a further part of it; returns how many of them were drafted.
 std::size_t SessionStepper::record_cost(const StepArguments& arguments, std::span<const Token> fresh) {
-    const auto cost = last_cost_;  // clear_last_draft() replaces last_cost_
+    const auto cost = last_cost_;  // clear_last_draft() replaces it
+    const std::size_t widest = last_widest_;
     const std::size_t agreed = agreed_;
     std::size_t width = last_.size() + 1;
     std::size_t drafted = 0;  // drafted tokens among `fresh`
@@ -123,12 +125,12 @@ std::size_t SessionStepper::record_cost(const StepArguments& arguments, std::spa
         drafted = match_last_draft(fresh);
     }
     // The next token is the target's own. The reported counts may be arbitrary: a step writes at most as many
-    // tokens as its cost curve has entries.
-    const std::size_t written = std::min({fresh.size(), drafted + 1, cost->size()});
+    // tokens as its widest draft and one.
+    const std::size_t written = std::min({fresh.size(), drafted + 1, widest});
     if (agreed > 0)
         session_.record_more_tokens(written);
     else
-        session_.record_step((*cost)[std::min(width, cost->size()) - 1], written);
+        session_.record_step((*cost)[std::min(width, widest) - 1], written);
     return drafted;
 }
 
@@ -139,6 +141,7 @@ void SessionStepper::clear_last_draft() {
     agreed_ = 0;
     agreed_at_ = -1;
     last_cost_ = plain_step();
+    last_widest_ = 1;
 }
 
 void step_all(std::vector<PlannedStep>& steps) {

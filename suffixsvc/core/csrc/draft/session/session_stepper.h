@@ -31,9 +31,10 @@ struct StepCounters {
 
 struct StepArguments {
     std::span<const Token> tokens;
-    std::int64_t at = -1;                   // position of tokens[0]; -1: the end of the text
-    std::size_t max_tokens = 0;             // 0: append only
-    std::shared_ptr<const CostCurve> cost;  // not null, at least one entry
+    std::int64_t at = -1;        // position of tokens[0]; -1: the end of the text
+    std::size_t max_tokens = 0;  // 0: append only
+    // Not null, at least one entry. Entries of steps wider than `max_tokens` and one are not used.
+    std::shared_ptr<const CostCurve> cost;
     bool tree = false;
     DraftBounds bounds;
     // The suffix that the text must have before `tokens` are appended; empty: no condition.
@@ -101,6 +102,7 @@ class SessionStepper {
     std::size_t agreed_ = 0;
     std::int32_t agreed_at_ = -1;
     std::shared_ptr<const CostCurve> last_cost_;
+    std::size_t last_widest_ = 1;  // entries of last_cost_ that the last draft could use
 };
 
 struct PlannedStep {
