@@ -37,6 +37,20 @@ def test_tokens_without_a_draft_are_steps_of_one_token(cache: SuffixCache) -> No
     assert gain("acme/plain", None) == gain("acme/told", Verified(1, 0))
 
 
+def test_a_step_costs_no_more_than_the_longest_draft_that_was_asked_for(cache: SuffixCache) -> None:
+    curve = [0.0, 1.0, 1.1, 1.2, 50.0, 50.0]
+
+    def gain(path: str, curve: list[float]) -> float:
+        for _ in range(4):
+            write(cache, SQL * 3, path)
+        session = cache.namespace(path).open_session([1])
+        assert len(session.step(SQL[:8], 2, verify_cost=curve)) == 2
+        session.step([7], 0, verified=Verified(9, 0))
+        return native_of(session).gain
+
+    assert gain("acme/long", curve) == gain("acme/short", curve[:4])
+
+
 @pytest.mark.parametrize("parts", [[1] * 6, [3, 3], [2, 1, 3], [1] * 4, [3, 1], [1, 3], [1]])
 def test_a_step_may_be_reported_in_parts(cache: SuffixCache, parts: list[int]) -> None:
     """Tokens that match the last draft, and one more token, are one step of the target, in any number of

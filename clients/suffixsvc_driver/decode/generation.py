@@ -49,7 +49,7 @@ class StepRecord(NamedTuple):
         token_ids: of the batch: the newest emitted token, then the drafted ones, padding included.
         accepted: drafted tokens that the target agreed with.
         emitted: emitted tokens.
-        path: indices of the drafted tokens among them, see :meth:`Verify.path`.
+        path: indices of the drafted tokens, padding included, that were emitted (:meth:`Verify.path`).
         sources: DraftSource of each emitted token; NONE for the target's own ones.
         query_seconds: of the queries before the step.
         target_seconds: of the target.

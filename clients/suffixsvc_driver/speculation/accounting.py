@@ -134,7 +134,8 @@ class Stats(_Counts):
         own = len(origin) - origin.count(_NONE)
         first = sources[0] if sources else _NONE
         if sent.layers or sent.continued_by or sources.count(first) != drafted:
-            self._count_origins(sent, sources, path[:accepted] if sent.parents else range(accepted), origin)
+            agreed = path[:accepted] if sent.parents else range(accepted)
+            self._count_origins(sent, sources, agreed, origin, own)
             return accepted
         if sources:
             self.layer(sent.layer).sent.count(drafted, accepted, own)
@@ -144,20 +145,27 @@ class Stats(_Counts):
         return accepted
 
     def _count_origins(
-        self, sent: Verify, sources: Sequence[int], path: Sequence[int], origin: Sequence[int]
+        self, sent: Verify, sources: Sequence[int], agreed: Sequence[int], origin: Sequence[int], own: int
     ) -> None:
-        """Add the counts of a draft of several layers or kinds of evidence; ``path``: its accepted tokens."""
-        own = len(origin) - origin.count(_NONE)
+        """Add the counts of a draft of several layers or kinds of evidence.
+
+        Args:
+            sent: the verified draft.
+            sources: DraftSource of its tokens, padding excluded.
+            agreed: indices of the tokens that the target agreed with.
+            origin: DraftSource of each emitted token.
+            own: number of emitted tokens that were drafted.
+        """
         drafted_by = sent.layers[: len(sources)]
         if not drafted_by:
             first = sent.continued_at if sent.continued_by else len(sources)
             drafted_by = (sent.layer,) * first + (sent.continued_by,) * (len(sources) - first)
-        accepted_by = [drafted_by[i] for i in path]
+        accepted_by = [drafted_by[i] for i in agreed]
         for name in dict.fromkeys(drafted_by):
             counts = self.layer(name).sent
             counts.count(drafted_by.count(name), accepted_by.count(name), accepted_by[:own].count(name))
         kinds = [EVIDENCE[s] for s in sources]
-        accepted_kinds = [kinds[i] for i in path]
+        accepted_kinds = [kinds[i] for i in agreed]
         output = [EVIDENCE[s] for s in origin]
         for kind in dict.fromkeys([*kinds, *output]):
             counts = self._counts_of(kind)

@@ -236,22 +236,21 @@ class StepDraft:
 
     def cut(self, length: int, padding: int) -> Verify:
         """Return the first ``length`` tokens of the draft, followed by ``padding`` filler tokens."""
-        sent = self._head(length)
+        return self._sent(self.candidate.head(length), padding)
+
+    def _sent(self, chosen: Candidate, padding: int) -> Verify:
+        """Return the tokens of ``chosen``, followed by ``padding`` filler tokens."""
         return Verify(
-            sent.token_ids + (sent.token_ids[-1:] or _FILLER) * padding,
-            sent.sources + (_NONE,) * padding,
-            sent.probs + (0.0,) * padding,
-            sent.layer,
+            chosen.token_ids + (chosen.token_ids[-1:] or _FILLER) * padding,
+            chosen.sources + (_NONE,) * padding,
+            chosen.probs + (0.0,) * padding,
+            chosen.layer,
             padding,
-            sent.continued_by,
-            sent.continued_at,
+            chosen.continued_by,
+            chosen.continued_at,
             tuple(self._considered),
             self.step.rate,
         )
-
-    def _head(self, length: int) -> Candidate:
-        """Return the tokens of :attr:`candidate` to send."""
-        return self.candidate.head(length)
 
 
 class TreeDraft(StepDraft):
@@ -332,33 +331,26 @@ class TreeDraft(StepDraft):
         """Return the gains of the whole draft, for a shared batch."""
         return Propose(tuple(self._node_gains[i] for i in self._order[: self._most]))
 
-    def _head(self, length: int) -> Candidate:
-        draft, nodes = self.candidate, self._nodes(length)
-        return Candidate(
-            self._layers[nodes[0]] if nodes else "",
-            tuple([draft.token_ids[i] for i in nodes]),
-            tuple([draft.sources[i] for i in nodes]),
-            tuple([draft.probs[i] for i in nodes]),
-        )
-
-    def _nodes(self, length: int) -> Sequence[int]:
-        """Return the ``length`` most probable nodes.
+    def cut(self, length: int, padding: int) -> Verify:
+        """Return the ``length`` most probable tokens of the tree, followed by ``padding`` filler tokens.
 
         The most probable path comes first and is contiguous: if it is accepted, the KV cache is laid out, and
         rounds, as if a chain had been drafted. The last token is a leaf.
         """
-        return walk(self._parents, self._order[:length])
-
-    def cut(self, length: int, padding: int) -> Verify:
-        """Return the ``length`` most probable tokens of the tree, followed by ``padding`` filler tokens."""
-        sent = super().cut(length, padding)
-        nodes = self._nodes(length)
+        draft, nodes = self.candidate, walk(self._parents, self._order[:length])
+        layers = tuple([self._layers[i] for i in nodes])
+        chosen = Candidate(
+            layers[0] if layers else "",
+            tuple([draft.token_ids[i] for i in nodes]),
+            tuple([draft.sources[i] for i in nodes]),
+            tuple([draft.probs[i] for i in nodes]),
+        )
+        sent = self._sent(chosen, padding)
         if not nodes:
             return sent
         place = {node: i for i, node in enumerate(nodes)}
-        parents = tuple(place.get(self._parents[i], -1) for i in nodes)
+        parents = tuple([place.get(self._parents[i], -1) for i in nodes])
         parents += tuple(range(len(nodes) - 1, len(nodes) - 1 + padding))
-        layers = tuple(self._layers[i] for i in nodes)
         return sent._replace(
             parents=() if is_chain(parents) else parents,
             layers=layers + ("",) * padding if len(set(layers)) > 1 else (),

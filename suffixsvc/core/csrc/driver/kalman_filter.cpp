@@ -69,7 +69,7 @@ double KalmanFilter::observe_robustly(std::size_t i, double measured, double sca
             return observe(i, measured, noise);
         }
     }
-    return observe(i, measured, distance * distance * noise);
+    return observe(i, measured, (distance * scatter) * (distance * scatter));
 }
 
 void KalmanFilter::forget(double share) {
