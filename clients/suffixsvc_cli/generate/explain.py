@@ -158,7 +158,7 @@ class Explainer:
     # -- what was done
 
     def _sent(self, record: StepRecord, cost: float) -> list[str]:
-        sent, drafted = record.decision, _drafted(record)
+        sent, drafted = record.decision, record.decision.drafted
         again = f", {_count(record.replayed, 'token')} before it computed again" if record.replayed else ""
         if not drafted:
             return [self._line("sent", f"nothing: a plain step{again}")]
@@ -176,7 +176,7 @@ class Explainer:
         return [self._line("sent", f"{of} {batch}, {cost:.2f} plain steps by the curve")]
 
     def _accepted(self, record: StepRecord) -> list[str]:
-        drafted = _drafted(record)
+        drafted = record.decision.drafted
         accepted = min(record.accepted, drafted)
         kept = min(accepted, len(record.emitted))
         own = record.emitted[min(record.accepted, len(record.emitted)) :]
@@ -208,10 +208,6 @@ class Explainer:
 
     def _bytes(self, token_ids: Sequence[int]) -> bytes:
         return b"".join(map(self._token_bytes, token_ids))
-
-
-def _drafted(record: StepRecord) -> int:
-    return len(record.decision.token_ids) - record.decision.padding
 
 
 def _count(number: int, what: str) -> str:

@@ -253,6 +253,11 @@ class Verify(NamedTuple):
     parents: tuple[int, ...] = ()
     layers: tuple[str, ...] = ()
 
+    @property
+    def drafted(self) -> int:
+        """Number of drafted tokens, padding excluded."""
+        return len(self.token_ids) - self.padding
+
     def path(self, emitted: Sequence[int], accepted: int) -> tuple[int, ...]:
         """Return the indices of the drafted tokens, padding included, that were emitted.
 

@@ -124,8 +124,8 @@ class Stats(_Counts):
         Returns:
             Drafted tokens that the target agreed with, padding excluded.
         """
-        sources = sent.sources[: len(sent.sources) - sent.padding]
-        drafted = len(sources)
+        drafted = sent.drafted
+        sources = sent.sources[:drafted]
         # padding follows the last drafted token
         accepted = sum([i < drafted for i in path]) if sent.parents else min(accepted, drafted)
         self.steps += 1

@@ -260,7 +260,7 @@ class GenerationStateMachine:
         )
         self._expect(fits, event)
         self._queries.label(emitted)
-        drafted = len(sent.token_ids) - sent.padding
+        drafted = sent.drafted
         origins = sent.origins(path, len(emitted))
         accepted = self.stats.count_step(sent, event.accepted, path, origins)
         width = event.width + self._replay

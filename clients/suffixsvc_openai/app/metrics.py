@@ -20,7 +20,6 @@ from suffixsvc_openai.engine.call import Call, Job
 from suffixsvc_openai.engine.engine import Engine
 from suffixsvc_openai.engine.memory import NotStored
 from suffixsvc_openai.protocol.errors import ApiError
-from suffixsvc_openai.protocol.usage import drafted_tokens
 
 _PREFIX: Final = "suffixsvc"
 #: labels of every metric; vLLM's dashboards filter on both, and here there is one engine
@@ -175,7 +174,7 @@ class Metrics:
                 self._drafts_by_source(source).inc(counts.steps_with_draft)
                 self._drafted_by_source(source).inc(counts.drafted)
                 self._accepted_by_source(source).inc(counts.accepted)
-        steps = [(step.accepted, tokens) for step in result.steps if (tokens := drafted_tokens(step))]
+        steps = [(step.accepted, tokens) for step in result.steps if (tokens := step.decision.drafted)]
         accepted = [min(taken, tokens) for taken, tokens in steps]
         self._drafts.inc(len(steps))
         self._drafted.inc(sum(tokens for _, tokens in steps))

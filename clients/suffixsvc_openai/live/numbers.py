@@ -55,7 +55,7 @@ class Numbers:
 
     def _add_positions(self, step: StepRecord) -> None:
         sent = step.decision
-        count = len(sent.sources) - sent.padding
+        count = sent.drafted
         if count:
             self.drafted.update(_depths(sent.parents[:count]) if sent.parents else range(count))
             self.accepted.update(range(min(step.accepted, count)))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from suffixsvc_driver.decode.generation import Result, StepRecord
+from suffixsvc_driver.decode.generation import Result
 from suffixsvc_driver.speculation.accounting import EVIDENCE
 
 
@@ -35,11 +35,6 @@ def usage_of(results: Sequence[Result], n: int, accepted: int = 0, rejected: int
     }
 
 
-def drafted_tokens(step: StepRecord) -> int:
-    """Return the drafted tokens of a step, without padding."""
-    return len(step.decision.sources) - step.decision.padding
-
-
 def metrics_of(results: Iterable[Result]) -> dict[str, Any]:
     """Return ``metrics``, with the fields of vLLM and the emitted tokens by source.
 
@@ -51,7 +46,7 @@ def metrics_of(results: Iterable[Result]) -> dict[str, Any]:
     for result in results:
         sources.update(EVIDENCE[source] for source in result.sources)
         for step in result.steps:
-            tokens = drafted_tokens(step)
+            tokens = step.decision.drafted
             if tokens:
                 drafted += tokens
                 histogram[min(step.accepted, tokens)] += 1
