@@ -23,7 +23,7 @@ from support.openai_serving import (
     send,
     settings_of,
 )
-from support.serving import ServeProcess, socket_dir
+from support.serving import ServeProcess, eventually, socket_dir
 from support.stored import stored_outputs
 
 
@@ -72,6 +72,7 @@ def test_labels_name_the_agent_and_the_conversation(cycle: Path, data: Path) -> 
 
 
 def suffix_tokens(answer: Any) -> int:
+    """How many tokens were drafted from outputs; more than none depends on the measured cost of a step."""
     found: int = answer.metrics["speculative_decoding"]["tokens_by_source"]["suffix"]
     return found
 
@@ -94,9 +95,9 @@ def test_a_second_answer_is_drafted_from_the_first(cycle: Path) -> None:
     texts = {answer.choices[0].text for answer in (first, second, other, reading, without)}
     assert len(texts) == 1
     assert suffix_tokens(first) == 0
-    assert suffix_tokens(second) > 30
+    assert suffix_tokens(second) > 0
     assert suffix_tokens(other) == 0
-    assert suffix_tokens(reading) > 30
+    assert suffix_tokens(reading) > 0
     speculative = without.metrics["speculative_decoding"]
     assert speculative["num_draft_tokens"] == 0
     assert speculative["tokens_by_source"]["target"] == 60
@@ -136,7 +137,7 @@ def test_principals_do_not_share(cycle: Path, tmp_path: Path) -> None:
             idle(server)
         assert suffix_tokens(answers["sk-alice-1"]) == 0
         assert suffix_tokens(answers["sk-bob-123"]) == 0
-        assert suffix_tokens(answers["sk-alice-2"]) > 30
+        assert suffix_tokens(answers["sk-alice-2"]) > 0
 
 
 def test_a_cancelled_answer_is_stored_as_incomplete(cycle: Path, data: Path) -> None:
@@ -159,12 +160,13 @@ def service() -> Iterator[ServeProcess]:
 
 
 def test_a_service_stores_outputs_of_several_servers(cycle: Path, service: ServeProcess) -> None:
-    found = []
-    for _ in range(2):
-        with running(settings_of(cycle, service=service.address)) as server, client_of(server) as client:
-            found.append(suffix_tokens(sampled(client)))
-    assert found[0] == 0
-    assert found[1] > 30
+    settings = settings_of(cycle, service=service.address)
+    with running(settings) as server, client_of(server) as client:
+        assert suffix_tokens(sampled(client)) == 0
+    with running(settings) as server, client_of(server) as client:
+        # no draft of one answer may be in time; what is not stored is no source of the next one
+        private = {"suffixsvc": {"no_store": True}}
+        eventually(lambda: suffix_tokens(sampled(client, extra_body=private)) > 0, "a draft is in time")
 
 
 def test_answers_survive_the_death_of_the_service(cycle: Path, service: ServeProcess) -> None:
@@ -186,7 +188,7 @@ def test_a_namespace_that_does_not_exist_yet_can_be_read(cycle: Path) -> None:
             client, extra_body={"suffixsvc": {"namespace": "fourth", "reads": ["second", "default"]}}
         )
     assert suffix_tokens(alone) == 0
-    assert suffix_tokens(reading) > 30
+    assert suffix_tokens(reading) > 0
 
 
 @pytest.mark.parametrize("part", ["metrics", "live page", "layers"])

@@ -57,7 +57,7 @@ def test_it_is_drafted_from_stored_outputs(server: OpenAIServer) -> None:
         assert suffix_tokens(client, **NO_STORE) == 0
         assert suffix_tokens(client, **NO_STORE) == 0
         assert suffix_tokens(client) == 0
-        assert suffix_tokens(client, **NO_STORE) > 30
+        assert suffix_tokens(client, **NO_STORE) > 0
 
 
 def test_others_do_not_draft_from_it_while_it_is_written(server: OpenAIServer) -> None:
@@ -67,7 +67,7 @@ def test_others_do_not_draft_from_it_while_it_is_written(server: OpenAIServer) -
         idle(server)
         with under_way(server, seed=6), client_of(server) as other:
             answer: Any = other.completions.create(**{**SAMPLED, "seed": 6})
-            assert answer.metrics["speculative_decoding"]["tokens_by_source"]["suffix"] > 10
+            assert answer.metrics["speculative_decoding"]["tokens_by_source"]["suffix"] > 0
 
 
 @pytest.mark.parametrize(("extra", "outputs"), [(NO_STORE, 0), ({}, 1)])
