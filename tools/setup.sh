@@ -50,6 +50,8 @@ make_venv() {
                 "Install its venv module (Debian, Ubuntu: apt-get install python3-venv)"
     fi
     "${pip[@]}" --version >/dev/null 2>&1 || fail "$venv has no pip. Delete $venv and try again"
+    # that of Python 3.11 takes three times as long to choose the versions of the dependencies
+    "${pip[@]}" install --quiet --upgrade pip || echo "going on with $("${pip[@]}" --version)"
 }
 
 install_core() {
@@ -58,7 +60,8 @@ install_core() {
     # The build tools are installed in the environment instead of pip's temporary one: the build folder stays
     # valid, and a changed source file is rebuilt in seconds.
     "${pip[@]}" install --quiet "scikit-build-core>=1.1" "nanobind>=3.1" cmake ninja
-    "${pip[@]}" install --quiet --no-build-isolation --editable '.[server,text,caches,cluster,structured,openai,examples,dev]'
+    # --no-compile: most of their modules are never imported, the others are compiled when they are
+    "${pip[@]}" install --quiet --no-compile --no-build-isolation --editable '.[server,text,caches,cluster,structured,openai,examples,dev]'
 }
 
 install_llama() {
