@@ -77,6 +77,17 @@ def test_a_draft_continued_by_another_layer() -> None:
     ]
 
 
+def test_accepted_padding_is_the_models_own() -> None:
+    chain = Verify(tuple(b"abb"), (5, 5, 0), (0.9, 0.9, 0.0), "prompt-lookup", 1)
+    lines = told(record(chain, b"abby", accepted=3))
+    assert "accepted 2 of 2: 'ab'; the model's own 'by'" in lines
+    tree = Verify(
+        tuple(b"abcc"), (5, 5, 5, 0), (0.8, 0.7, 0.2, 0.0), "prompt-lookup", 1, parents=(-1, 0, -1, 2)
+    )
+    lines = told(record(tree, b"ccy", accepted=2))
+    assert "accepted 1 of 3: 'c'; the model's own 'cy'" in lines
+
+
 def test_a_tree() -> None:
     """ "a", then "b" or "cd"; two layers agree on the first."""
     looked_at = (

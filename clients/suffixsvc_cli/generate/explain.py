@@ -177,9 +177,9 @@ class Explainer:
 
     def _accepted(self, record: StepRecord) -> list[str]:
         drafted = record.decision.drafted
-        accepted = min(record.accepted, drafted)
+        accepted = record.agreed
         kept = min(accepted, len(record.emitted))
-        own = record.emitted[min(record.accepted, len(record.emitted)) :]
+        own = record.emitted[kept:]
         wrote = f"the model's own {self._quoted(own)}" if own else "nothing of the model's own behind it"
         if not drafted:
             return [self._line("wrote", self._quoted(record.emitted))]

@@ -84,7 +84,7 @@ def _step_to_dict(step: StepRecord) -> dict[str, Any]:
         "padding": decision.padding,
         "width": len(step.token_ids),
         "replayed": step.replayed,
-        "accepted": min(step.accepted, decision.drafted),
+        "accepted": step.agreed,
         "emitted": list(step.emitted),
         "ask_seconds": step.query_seconds,
         "target_seconds": step.target_seconds,

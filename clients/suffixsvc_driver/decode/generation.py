@@ -47,7 +47,7 @@ class StepRecord(NamedTuple):
     Attributes:
         start: absolute position of the batch's first token.
         token_ids: of the batch: the newest emitted token, then the drafted ones, padding included.
-        accepted: drafted tokens that the target agreed with.
+        accepted: drafted tokens that the target agreed with, padding included.
         emitted: emitted tokens.
         path: indices of the drafted tokens, padding included, that were emitted (:meth:`Verify.path`).
         sources: DraftSource of each emitted token; NONE for the target's own ones.
@@ -71,6 +71,11 @@ class StepRecord(NamedTuple):
     replayed: int = 0
     other_tokens: int = 0
     logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @property
+    def agreed(self) -> int:
+        """Drafted tokens that the target agreed with, padding excluded."""
+        return self.decision.agreed(self.path, self.accepted)
 
 
 @dataclass(frozen=True, slots=True)

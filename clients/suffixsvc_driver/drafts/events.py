@@ -258,6 +258,17 @@ class Verify(NamedTuple):
         """Number of drafted tokens, padding excluded."""
         return len(self.token_ids) - self.padding
 
+    def agreed(self, path: Sequence[int], accepted: int) -> int:
+        """Return the number of drafted tokens that the target agreed with, padding excluded.
+
+        Args:
+            path: see :meth:`path`.
+            accepted: see :attr:`StepResult.accepted`.
+        """
+        drafted = self.drafted
+        # padding follows the last drafted token, which in a tree has fewer before it on its path
+        return sum([i < drafted for i in path]) if self.parents else min(accepted, drafted)
+
     def path(self, emitted: Sequence[int], accepted: int) -> tuple[int, ...]:
         """Return the indices of the drafted tokens, padding included, that were emitted.
 

@@ -126,8 +126,7 @@ class Stats(_Counts):
         """
         drafted = sent.drafted
         sources = sent.sources[:drafted]
-        # padding follows the last drafted token
-        accepted = sum([i < drafted for i in path]) if sent.parents else min(accepted, drafted)
+        accepted = sent.agreed(path, accepted)
         self.steps += 1
         self.tokens += len(origin)
         self.padding += sent.padding

@@ -174,10 +174,10 @@ class Metrics:
                 self._drafts_by_source(source).inc(counts.steps_with_draft)
                 self._drafted_by_source(source).inc(counts.drafted)
                 self._accepted_by_source(source).inc(counts.accepted)
-        steps = [(step.accepted, tokens) for step in result.steps if (tokens := step.decision.drafted)]
-        accepted = [min(taken, tokens) for taken, tokens in steps]
+        steps = [step for step in result.steps if step.decision.drafted]
+        accepted = [step.agreed for step in steps]
         self._drafts.inc(len(steps))
-        self._drafted.inc(sum(tokens for _, tokens in steps))
+        self._drafted.inc(sum(step.decision.drafted for step in steps))
         self._accepted.inc(sum(accepted))
         for position, count in Counts(at for length in accepted for at in range(length)).items():
             self._by_position(str(position)).inc(count)

@@ -58,7 +58,7 @@ class Numbers:
         count = sent.drafted
         if count:
             self.drafted.update(_depths(sent.parents[:count]) if sent.parents else range(count))
-            self.accepted.update(range(min(step.accepted, count)))
+            self.accepted.update(range(step.agreed))
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as the page shows them."""

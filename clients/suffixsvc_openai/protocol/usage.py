@@ -49,7 +49,7 @@ def metrics_of(results: Iterable[Result]) -> dict[str, Any]:
             tokens = step.decision.drafted
             if tokens:
                 drafted += tokens
-                histogram[min(step.accepted, tokens)] += 1
+                histogram[step.agreed] += 1
     steps = sum(histogram.values())
     accepted = sum(length * count for length, count in histogram.items())
     speculative = {
