@@ -94,4 +94,9 @@ def test_arguments_are_checked() -> None:
     for scatter in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="scatter must be positive"):
             one.observe_robustly(0, 0.0, scatter)
+    for measured in (float("nan"), float("inf"), -float("inf"), 1e200):
+        for _ in range(3):  # a third outlier would be a change
+            with pytest.raises(ValueError, match="measured must be a finite number"):
+                one.observe_robustly(0, measured, 1.0)
     assert one.values().tolist() == [0.0]
+    assert one.variance(0) == 1.0

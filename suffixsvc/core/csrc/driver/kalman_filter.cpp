@@ -49,6 +49,9 @@ double KalmanFilter::observe(std::size_t i, double measured, double noise_varian
 double KalmanFilter::observe_robustly(std::size_t i, double measured, double scatter) {
     if (!(scatter > 0.0)) throw std::invalid_argument("scatter must be positive");
     const double innovation = measured - value_.at(i);
+    // checked first: one such measurement would leave no number in the estimate
+    if (!std::isfinite(innovation * innovation))
+        throw std::invalid_argument("measured must be a finite number whose distance has a finite square");
     const double noise = scatter * scatter;
     const double distance = std::abs(innovation) / (kOutlier * scatter);
     int& outliers = outliers_[i == 0 ? 0 : 1];

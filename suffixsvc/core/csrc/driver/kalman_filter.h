@@ -33,7 +33,8 @@ class KalmanFilter {
     // The same for measurements with this standard deviation and outliers. An outlier is weighted down by its
     // distance. Three in a row on the same side, of entry 0 or of the other entries, and outside what the
     // estimate itself leaves open, count as a change of the process: reset() by the last one's square.
-    // std::invalid_argument unless `scatter` is positive.
+    // std::invalid_argument unless `scatter` is positive, and the square of the measurement's distance from
+    // the estimate finite. Nothing changes.
     double observe_robustly(std::size_t i, double measured, double scatter);
 
     // The process may have changed: this share of the prior covariance returns.
