@@ -106,6 +106,20 @@ def test_an_invalid_field_is_named(http: httpx.Client, param: str, fields: dict[
     assert param in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        ("messages must have at least 1 item; got []", {"messages": []}),
+        ("tools must have at most 1024 items; got [", {"tools": [{"type": "function"}] * 1025}),
+        ("suffixsvc.reads must have at most 7 items; got [", {"suffixsvc": {"reads": ["a"] * 8}}),
+        ("metadata.a must have at most 512 characters; got ", {"metadata": {"a": "x" * 513}}),
+        ("n must be greater than or equal to 1; got 0", {"n": 0}),
+    ],
+)
+def test_a_condition_is_one_of_the_field(http: httpx.Client, message: str, fields: dict[str, Any]) -> None:
+    assert chat_error(http, **fields)["message"].startswith(message)
+
+
 def test_an_image_is_named_once(http: httpx.Client) -> None:
     image = {"type": "image_url", "image_url": {"url": "x"}}
     content = [{"type": "text", "text": "a"}, image]
@@ -223,6 +237,28 @@ def test_a_request_that_is_no_http_is_400(server: OpenAIServer, request_bytes: b
     with socket.create_connection((host, int(port)), PATIENCE_S) as client:
         client.sendall(request_bytes)
         assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("host", [None, "elsewhere"])  # the second is refused, before its body
+def test_a_body_that_is_no_http_leaves_no_traceback(
+    server: OpenAIServer, caplog: pytest.LogCaptureFixture, host: str | None, at_once: bool
+) -> None:
+    address, _, port = server.address.rpartition(":")
+    fields = f"Host: {host or server.address}\r\nTransfer-Encoding: chunked\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\n{fields}\r\n"
+    with socket.create_connection((address, int(port)), PATIENCE_S) as client:
+        client.settimeout(PATIENCE_S)
+        client.sendall(head.encode() + (b"" if at_once else b"1\r\n{\r\n"))
+        found = b""
+        if host is not None and not at_once:
+            found = client.recv(1 << 16)
+        client.sendall(b"no length\r\n")
+        while data := client.recv(1 << 16):
+            found += data
+    assert found.startswith(b"HTTP/1.1 403 " if host is not None and not at_once else b"HTTP/1.1 4")
+    error_of(httpx.post(f"http://{server.address}/v1/completions", json={**TEXT, "n": 0}), 400)
+    assert [each for each in caplog.records if each.exc_info] == []
 
 
 def test_an_unknown_url_is_404_and_a_wrong_method_405(http: httpx.Client) -> None:

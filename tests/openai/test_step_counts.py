@@ -21,7 +21,9 @@ def result_of(sent: Verify, emitted: tuple[int, ...], accepted: int) -> Result:
     step = StepRecord(0, (1, *sent.token_ids), accepted, emitted, path, sources, 0.0, 0.0, sent)
     stats = Stats()
     stats.count_step(sent, accepted, path, sources)
-    return Result((1,), emitted, sources, FinishReason.LENGTH, stats, (step,), Prefilled(0, 1), GREEDY, 0, 0, 0)
+    return Result(
+        (1,), emitted, sources, FinishReason.LENGTH, stats, (step,), Prefilled(0, 1), GREEDY, 0, 0, 0
+    )
 
 
 def test_padding_after_a_branch_is_no_accepted_token() -> None:

@@ -22,6 +22,7 @@ status     when                                               code
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
@@ -44,6 +45,9 @@ from suffixsvc_driver.decode.requests import QueueFullError
 #: long, and ignore more than 60
 RETRY_SECONDS: Final = 1
 _MAX_RETRY_SECONDS: Final = 60
+#: what pydantic's messages put before a condition, and the number of elements that it repeats after one
+_CONDITION: Final = re.compile(r"^(?:(?:Input|String|List|Dictionary) should|Value error,) ")
+_COUNTED: Final = re.compile(r" after validation, not (?:more than )?\d+$")
 #: characters of an invalid value that an error repeats
 _SHOWN: Final = 80
 
@@ -121,8 +125,7 @@ def of_validation(error: ValidationError, at: str = "") -> ApiError:
     if first["type"] == "extra_forbidden":
         return ApiError(HTTPStatus.BAD_REQUEST, f"{param} must be a known option", param=param)
     name = param or "the body"
-    for begin, verb in (("Input should ", "must "), ("Value error, ", "must ")):
-        text = text.replace(begin, f"{name} {verb}")
+    text = _CONDITION.sub(lambda _: f"{name} must ", _COUNTED.sub("", text))
     text = text if name in text else f"{name}: {text}"
     return ApiError(HTTPStatus.BAD_REQUEST, text, param=param or None, got=shown)
 

@@ -22,6 +22,7 @@ import time
 from typing import Final
 
 import structlog
+from h11 import IDLE, SEND_RESPONSE
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from suffixsvc_openai.app.http.request_ids import REQUEST_ID, new_request_id
@@ -123,6 +124,15 @@ class TimedConnection(H11Protocol):
             return
         super().data_received(data)
         self._time_headers()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are no HTTP, unless their request has a response already: 403 needs no body."""
+        if self.conn.our_state in (IDLE, SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # its response cannot be sent any more
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing."""
