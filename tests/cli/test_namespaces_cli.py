@@ -1,4 +1,4 @@
-"""``suffixsvc namespaces``."""
+"""``suffixsvc namespaces`` and ``suffixsvc stats``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from suffixsvc import SuffixCache
 from suffixsvc.engine.cache import CacheStats
+from suffixsvc.index import NamespaceStats
+from suffixsvc_cli.server.stats import _lines
 from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
 from support.command_line import run_verb
 from support.serving import ServeProcess, socket_dir
@@ -77,3 +79,51 @@ def test_the_page_of_statistics_names_every_field() -> None:
     for record in (ServiceStats, CacheStats):
         for field in fields(record):
             assert f"`{field.name}`" in page, field.name
+
+
+def test_statistics_of_a_folder_and_of_a_service(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    with SuffixCache(folder) as cache:
+        cache.namespace("a", "t").add_output([1, 2, 3, 4])
+    found = json.loads(suffixsvc("--data", str(folder), "--json", verb="stats").stdout)
+    assert {field.name for field in fields(CacheStats)} == found.keys()
+    assert (found["outputs"], found["tokens"], found["last_lsn"]) == (1, 4, 1)
+    one = json.loads(suffixsvc("a", "--data", str(folder), "--json", verb="stats").stdout)
+    assert one.keys() == {field.name for field in fields(NamespaceStats)}
+    unknown = suffixsvc("b", "--data", str(folder), verb="stats")
+    assert unknown.returncode == 2
+    assert "namespace 'b' must exist" in unknown.stderr
+    assert suffixsvc(verb="stats").returncode == 2
+    with socket_dir() as place:
+        service = ServeProcess(place)
+        with service.start(), SuffixClient(service.address, ClientConfig(call_timeout_s=300)) as client:
+            namespace = client.namespace("a", "t")
+            namespace.add_output([1, 2, 3, 4, 5, 6, 7, 8] * 4)
+            session = namespace.open_session([1, 2])
+            draft = session.step([3, 4], max_draft_tokens=4)
+            session.step([*draft.token_ids.tolist(), 9])
+            session.close()
+            served = suffixsvc("--server", service.address, verb="stats").stdout
+            told = dict(line.split("\t") for line in served.splitlines())
+            as_json = json.loads(suffixsvc("a", "--server", service.address, "--json", verb="stats").stdout)
+    assert told["outputs"] == "2"
+    assert told["limit_bytes"].replace(",", "").isdigit() or told["limit_bytes"] == "no limit"
+    assert told["store_failing"] == "no"
+    assert told["task evict"].endswith(" runs")
+    assert told["acceptance rate"].endswith("%")
+    assert as_json.keys() == one.keys()
+    assert as_json["num_draft_tokens"] > 0
+
+
+def test_failing_tasks_are_told() -> None:
+    task = {
+        "name": "evict",
+        "runs": 3,
+        "failures": 2,
+        "failures_in_a_row": 1,
+        "last_error": "full",
+        "alive": False,
+    }
+    assert list(_lines({"background_tasks": [task]})) == [
+        ("task evict", "3 runs, 2 failed, now failing: full, not running")
+    ]

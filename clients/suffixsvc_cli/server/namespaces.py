@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from suffixsvc_cli.base.groups import verb_group
-from suffixsvc_cli.base.options import AsJson, Data, Server, require_one_store
+from suffixsvc_cli.base.options import AsJson, Data, Server
+from suffixsvc_cli.server.backend import opened_backend
 
 if TYPE_CHECKING:
     from suffixsvc import SuffixCache
@@ -28,7 +27,7 @@ def list_(
 
     The bytes are those that count for limits, in log and index (docs/statistics.md).
     """
-    with _backend(server, data) as backend:
+    with opened_backend(server, data) as backend:
         wanted = [
             record
             for record in backend.namespaces()
@@ -61,7 +60,7 @@ def delete(
 
         suffixsvc namespaces delete acme/old-model --server unix:./suffixsvc.sock
     """
-    with _backend(server, data) as backend:
+    with opened_backend(server, data) as backend:
         outputs = backend.delete_namespace(path, force=force)
     plain = json.dumps({"namespace": path, "outputs": outputs})
     typer.echo(plain if as_json else f"{outputs:,} outputs deleted")
@@ -77,25 +76,6 @@ def _described(backend: SuffixClient | SuffixCache, record: NamespaceRecord) -> 
         return None
     counts = {"outputs": stats.outputs, "tokens": stats.tokens, "bytes": stats.held_bytes}
     return {"path": record.path, "tokenizer": record.tokenizer, **counts}
-
-
-@contextmanager
-def _backend(server: Server, data: Data) -> Iterator[SuffixClient | SuffixCache]:
-    from suffixsvc.errors import InvalidConfigError
-
-    require_one_store(server, data)
-    if server is not None:
-        from suffixsvc_client import SuffixClient
-
-        with SuffixClient(server) as client:
-            yield client
-        return
-    from suffixsvc import SuffixCache
-
-    if data is None or not (data / "data.mdb").is_file():
-        raise InvalidConfigError("--data must be a folder with a data.mdb", got=str(data))
-    with SuffixCache(data, background=False) as cache:
-        yield cache
 
 
 app = verb_group("List and delete namespaces.", list_, delete)

@@ -1,0 +1,73 @@
+"""``suffixsvc stats``: contents and counters of a service, a data folder, or one of its namespaces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from suffixsvc_cli.base.options import AsJson, Data, Server
+from suffixsvc_cli.server.backend import opened_backend
+
+
+def stats(
+    namespace: Annotated[str, typer.Argument(help="Path of a namespace; none: all together.")] = "",
+    server: Server = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show contents and counters of a service, a data folder, or one namespace.
+
+    Counters begin at 0 when the service starts. docs/statistics.md explains the fields.
+
+        suffixsvc stats acme/sql --server unix:./suffixsvc.sock
+    """
+    from suffixsvc.config import validate_namespace
+    from suffixsvc.errors import unknown_namespace
+
+    with opened_backend(server, data) as backend:
+        if namespace:
+            # an embedded cache would create it
+            if validate_namespace(namespace) not in [record.path for record in backend.namespaces()]:
+                raise unknown_namespace(namespace)
+            found = asdict(backend.namespace(namespace).stats())
+        else:
+            found = asdict(backend.stats())
+    if namespace:  # 0 in a service's answer: of the whole service only
+        found = {name: value for name, value in found.items() if name not in _OF_ALL}
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for name, value in _lines(found):
+        typer.echo(f"{name}\t{value}")
+
+
+#: fields that a namespace does not have
+_OF_ALL = frozenset(
+    (
+        "namespaces", "store_bytes", "last_lsn", "expiry_grace_seconds", "store_reopened", "store_defects",
+        "unkept_sessions", "lost_sessions", "store_failing", "background_tasks",
+    )
+)  # fmt: skip
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each field, and of the acceptance rate."""
+    for name, value in found.items():
+        if name == "background_tasks":
+            for task in value:
+                failed = f", {task['failures']:,} failed" if task["failures"] else ""
+                error = f", now failing: {task['last_error']}" if task["failures_in_a_row"] else ""
+                ended = "" if task["alive"] else ", not running"
+                yield f"task {task['name']}", f"{task['runs']:,} runs{failed}{error}{ended}"
+        elif name == "limit_bytes" and not value:
+            yield name, "no limit"
+        elif isinstance(value, bool):
+            yield name, "yes" if value else "no"
+        else:
+            yield name, f"{value:,}"
+        if name == "num_accepted_tokens" and found["num_draft_tokens"]:
+            yield "acceptance rate", f"{value / found['num_draft_tokens']:.1%}"
