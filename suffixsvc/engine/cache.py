@@ -15,6 +15,7 @@ from suffixsvc.engine.cache_stats import CacheStats
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.checker import check_hot, check_segments
 from suffixsvc.engine.live_sessions import LiveSessions
+from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.engine.namespace import EngineParts, Namespace
 from suffixsvc.engine.outputs.output_log import OutputLog
 from suffixsvc.engine.sealing.maintenance import Maintenance
@@ -96,6 +97,8 @@ class SuffixCache(ClosedOnExit):
                 # for a cache that is never closed, when neither it nor a handle or session of it is left;
                 # runs before the store's finalizer
                 self._stop_maintenance = weakref.finalize(sessions, maintenance.stop)
+            #: the log, for readers that follow it
+            self.feed = LogFeed(store, catalog, close_guard)
             self._parts = EngineParts(
                 store, close_guard, catalog, outputs, outputs.quotas, sessions, maintenance
             )

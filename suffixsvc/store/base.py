@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,12 +18,14 @@ from suffixsvc.store.records.validation import (
     check_output,
     check_state_name,
 )
-from suffixsvc.store.transactions import manifest, removal
+from suffixsvc.store.transactions import changes, manifest, removal
 from suffixsvc.store.transactions.operations import Operation, append_operation
 from suffixsvc.store.transactions.scans import Log, Scans
 from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.types import (
     IncompleteOutput,
+    LogChanges,
+    LogPosition,
     NamespaceRecord,
     NewOutput,
     OutputId,
@@ -232,6 +234,13 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def set_commit_listener(self, listener: Callable[[OutputId], None]) -> None:
+        """Call ``listener`` with the last LSN after every commit, after the deletion listener.
+
+        As :meth:`set_deletion_listener` otherwise.
+        """
+
+    @abstractmethod
     def barrier(self) -> None:
         """Wait until the listener has received what was deleted by commits before this call."""
 
@@ -282,6 +291,37 @@ class Store(ABC):
         removed = next(self._in_slices(delete))
         return sorted(removed, key=lambda stored: stored.output_id)
 
+    # --- following the log: outputs and deletions in the order in which they were logged ---------------
+
+    def generation(self, namespace: str) -> int:
+        """A number of the namespace, which is greater for a later namespace of the same path.
+
+        Raises:
+            UnknownNamespaceError.
+        """
+        self._log.require_usable()
+        return self._log.snapshot.names.require(namespace)
+
+    def position(self) -> LogPosition:
+        """The position after everything that the log holds."""
+        with self._log.read() as view:
+            return changes.position_at(view, view.counters.last_lsn)
+
+    def changes(self, after: LogPosition, generations: Collection[int]) -> LogChanges | None:
+        """The next changes of namespaces after a position, a bounded number; none at the end of the log.
+
+        Args:
+            generations: of the namespaces, see :meth:`generation`; they need not exist any more.
+
+        Returns:
+            None if the log does not lead on from there: it has forgotten deletions since, or it is another
+            log, or an older backup of it. The reader then begins again from the contents.
+        """
+        with self._log.read() as view:
+            if not changes.leads_on_from(view, after):
+                return None
+            return changes.changes_after(view, after.lsn, generations)
+
     # --- the manifest: the ranges of the log in sealed segments. A deletion in one leaves a tombstone --
 
     @property
@@ -299,6 +339,12 @@ class Store(ABC):
         """Deleted outputs that a segment still holds, and their tokens, ordered by id."""
         with self._log.read() as view:
             return view.tombstones(view.names.require(namespace))
+
+    def sealed(self, namespace: str) -> tuple[list[SegmentRecord], dict[OutputId, int]]:
+        """:meth:`segments` and :meth:`tombstones`, of one moment: a merge removes tombstones."""
+        with self._log.read() as view:
+            number = view.names.require(namespace)
+            return list(view.manifest(number)), view.tombstones(number)
 
     def add_segment(
         self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]

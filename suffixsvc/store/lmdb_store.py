@@ -26,7 +26,7 @@ from suffixsvc.store.records.validation import check_now
 from suffixsvc.store.transactions.checker import check_view
 from suffixsvc.store.transactions.operations import Operation, Undo
 from suffixsvc.store.transactions.write_view import WriteView
-from suffixsvc.types import StoredOutput, StoreStats
+from suffixsvc.types import OutputId, StoredOutput, StoreStats
 
 log = structlog.get_logger(__name__)
 
@@ -187,6 +187,10 @@ class LmdbStore(Store):
     def set_deletion_listener(self, listener: Callable[[Sequence[StoredOutput]], None]) -> None:
         """Call ``listener`` on the store's thread after every commit that deleted outputs, with these."""
         self._thread.listener = listener
+
+    def set_commit_listener(self, listener: Callable[[OutputId], None]) -> None:
+        """Call ``listener`` on the store's thread with the last LSN after every commit."""
+        self._thread.commit_listener = listener
 
     def barrier(self) -> None:
         """Wait until the deletion listener has received the deletions of earlier commits."""

@@ -22,7 +22,7 @@ from suffixsvc.store.transactions.read_view import ReadView
 from suffixsvc.store.transactions.snapshot import Snapshot
 from suffixsvc.store.transactions.tables import SCHEMAS
 from suffixsvc.store.transactions.write_view import WriteView
-from suffixsvc.types import StoredOutput
+from suffixsvc.types import OutputId, StoredOutput
 
 T = TypeVar("T")
 
@@ -56,6 +56,10 @@ class MemoryStore(Store):
     def set_deletion_listener(self, listener: Callable[[Sequence[StoredOutput]], None]) -> None:
         """Call ``listener`` after every call that deleted outputs, with these."""
         self._log.listener = listener
+
+    def set_commit_listener(self, listener: Callable[[OutputId], None]) -> None:
+        """Call ``listener`` with the last LSN after every call that wrote something."""
+        self._log.commit_listener = listener
 
     def barrier(self) -> None:
         """Return: the listener is called before a deletion returns."""
@@ -97,6 +101,8 @@ class _MemoryLog:
         self.snapshot = Snapshot()
         #: receives the rows that a commit deleted, after it
         self.listener: Callable[[list[StoredOutput]], object] | None = None
+        #: receives the last LSN after a commit
+        self.commit_listener: Callable[[OutputId], object] | None = None
 
     def require_usable(self) -> None:
         """Raise StoreClosedError after the close."""
@@ -126,6 +132,7 @@ class _MemoryLog:
                 call_listener(operation.on_committed, result)
                 if deleted:
                     call_listener(self.listener, deleted)
+                call_listener(self.commit_listener, self.snapshot.counters.last_lsn)
                 operation.future.set_result(result)
         return operation.future
 

@@ -91,6 +91,10 @@ class MemoryTables:
         self._undo.append((database, key, self._databases[database].values.get(key)))
         self._set(database, key, value)
 
+    def has(self, database: Database) -> bool:
+        """Whether there is a database."""
+        return database in self._databases
+
     def get(self, database: Database, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
         return self._databases[database].values.get(key)

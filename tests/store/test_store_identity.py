@@ -94,7 +94,7 @@ def test_an_output_that_is_there_is_not_logged_again(store: Store) -> None:
     assert store.stats().outputs == store.stats().last_lsn == 4
     store.forget(NS, 1)
     assert find(store, NS, UUID) is None
-    assert store.append([make_output([1, 2], uuid=UUID)]).result() == [5], "it was forgotten, so it is new"
+    assert store.append([make_output([1, 2], uuid=UUID)]).result() == [6], "it was forgotten, so it is new"
 
 
 def test_one_uuid_cannot_name_two_outputs(store: Store) -> None:
@@ -131,11 +131,11 @@ def test_every_output_has_a_unique_uuid(store: Store) -> None:
     store.forget(NS, 2)
     assert find(store, NS, uuid_of(store, 2)) is None
     back = store.append([make_output([1], uuid=uuid_of(store, 2))]).result()
-    assert back == [4]
-    assert find(store, NS, uuid_of(store, 2)) == 4
+    assert back == [5]
+    assert find(store, NS, uuid_of(store, 2)) == 5
     with pytest.raises(InvalidInputError, match="store generates"):
-        store.append([make_output([1], uuid=uuid_of(store, 6))]).result()
-    assert store.append([make_output([1]), make_output([2])]).result() == [5, 6]
+        store.append([make_output([1], uuid=uuid_of(store, 7))]).result()
+    assert store.append([make_output([1]), make_output([2])]).result() == [6, 7]
 
 
 @pytest.mark.parametrize(

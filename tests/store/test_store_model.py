@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -16,7 +16,15 @@ from suffixsvc.errors import InvalidInputError, ManifestError, UnknownNamespaceE
 from suffixsvc.store import LmdbStore, MemoryStore
 from suffixsvc.store.base import Store
 from suffixsvc.store.records.keys import generated_uuid
-from suffixsvc.types import IncompleteOutput, NamespaceRecord, NewOutput, OutputId, StoredOutput, repeated_in
+from suffixsvc.types import (
+    IncompleteOutput,
+    LogChanges,
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    StoredOutput,
+    repeated_in,
+)
 
 PATHS = ("a", "a/b", "z")
 #: b"" for a generated uuid, and few others, so that they repeat
@@ -38,6 +46,36 @@ outputs = st.builds(
 )
 
 
+class Reader:
+    """Contents of namespaces, and the changes since, applied twice."""
+
+    def __init__(self, store: Store, paths: Collection[str]) -> None:
+        self.position = store.position()
+        self.generations = {path: store.generation(path) for path in paths}
+        self.outputs = {s.output_id: plain(s.output) for path in paths for s in store.scan(path)}
+
+    def catch_up(self, store: Store) -> None:
+        """Apply changes up to the end of the log."""
+        while self.position != store.position():
+            found = store.changes(self.position, self.generations.values())
+            assert found is not None
+            self.apply(found)
+            self.apply(found)
+            self.position = found.position
+
+    def apply(self, found: LogChanges) -> None:
+        """Apply changes once."""
+        numbers = {number: path for path, number in self.generations.items()}
+        for number, stored in found.outputs:
+            assert numbers[number] == stored.output.namespace
+            self.outputs[stored.output_id] = plain(stored.output)
+        for deletion in found.deletions:
+            path = numbers[deletion.generation]
+            for i in [i for i, output in self.outputs.items() if output["namespace"] == path]:
+                if deletion.output_id in (0, i):
+                    del self.outputs[i]
+
+
 class StoreMachine(RuleBasedStateMachine):
     """Rules applied to both stores."""
 
@@ -53,6 +91,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.paths: set[str] = set()
         self.last = 0
         self.names = 0
+        self.reader: Reader | None = None
 
     @initialize()
     def open(self) -> None:
@@ -74,6 +113,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.delete_namespace(path) == len(deleted)
         for output_id in deleted:
             self.take(output_id)
+        self.last += 1 - len(deleted)  # one deletion is logged for all of them
         self.states = {key: value for key, value in self.states.items() if key[0] != path}
         self.paths.remove(path)
 
@@ -86,7 +126,8 @@ class StoreMachine(RuleBasedStateMachine):
         return True
 
     def take(self, output_id: OutputId) -> tuple[float, dict[str, Any]]:
-        """Remove a deleted row from the model."""
+        """Remove a deleted row from the model; its deletion takes an LSN, too."""
+        self.last += 1
         del self.identities[output_id]
         return self.rows.pop(output_id)
 
@@ -175,10 +216,11 @@ class StoreMachine(RuleBasedStateMachine):
             (i, self.take(i)) for i in sorted(there)
         ]
 
-    @precondition(lambda self: self.last in self.rows)
+    @precondition(lambda self: self.rows)
     @rule()
     def forget_the_newest(self) -> None:
-        self.store.forget(self.take(self.last)[1]["namespace"], self.last)
+        newest = max(self.rows)
+        self.store.forget(self.take(newest)[1]["namespace"], newest)
 
     @rule(seconds=st.integers(0, 6))
     def time_passes(self, seconds: int) -> None:
@@ -198,6 +240,21 @@ class StoreMachine(RuleBasedStateMachine):
             return
         self.store.put_state(path, name, value)
         self.states[path, name] = value
+
+    @rule(paths=st.sets(st.sampled_from(PATHS), min_size=1))
+    def begin_to_follow(self, paths: set[str]) -> None:
+        """A reader takes the contents of some namespaces, and applies what changes from then on."""
+        self.reader = Reader(self.store, paths & self.paths)
+
+    @precondition(lambda self: self.reader is not None)
+    @rule()
+    def follow(self) -> None:
+        assert self.reader is not None
+        self.reader.catch_up(self.store)
+        paths = {path for path, number in self.reader.generations.items() if path in self.paths}
+        paths = {path for path in paths if self.store.generation(path) == self.reader.generations[path]}
+        expected = {i: row for i, (_, row) in self.rows.items() if row["namespace"] in paths}
+        assert self.reader.outputs == expected
 
     @rule(path=st.sampled_from([None, *PATHS]), data=st.data())
     def scan_while_it_changes(self, path: str | None, data: st.DataObject) -> None:

@@ -45,7 +45,7 @@ def test_an_older_folder_is_upgraded_when_it_is_opened(tmp_path: Path, version: 
     with lmdb.open(str(folder), max_dbs=16, readonly=True, lib_version=0) as env, env.begin() as txn:
         raw = txn.get(keys.SCHEMA_KEY, db=env.open_db(b"meta", txn=txn, create=False))
         assert raw is not None
-        assert table_records.decode_schema(raw)[0] == 3  # older releases refuse it
+        assert table_records.decode_schema(raw)[0] == 4  # older releases refuse it
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -83,6 +83,32 @@ def test_a_folder_without_room_for_the_new_schema_is_served_as_it_is(
     store.close()
 
 
+def test_a_folder_without_room_for_deletions_is_served_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(view: WriteView, *rest: Any) -> None:
+        raise lmdb.MapFullError("no page left")
+
+    folder = golden_folder("v3", tmp_path / "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(WriteView, "put_schema", no_room)
+        store = LmdbStore(folder, limit_bytes=8 << 20)
+    node, last, path = node_id_of(store), store.stats().last_lsn, store.namespaces()[0].path
+    position = store.position()
+    store.append([make_output([n], namespace=path) for n in range(3)]).result()
+    store.forget(path, last + 1)
+    assert store.stats().last_lsn == last + 3
+    assert store.changes(position, [store.generation(path)]) is None
+    store.check()
+    store.close()
+    store = LmdbStore(folder)  # with room for it
+    assert node_id_of(store) == node
+    store.forget(path, last + 2)
+    assert store.stats().last_lsn == last + 4
+    store.check()
+    store.close()
+
+
 # --- kills -------------------------------------------------------------------------------------------
 
 
@@ -94,7 +120,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 @pytest.mark.parametrize("point", ["grow-extended", "grown", "begun", "written", "committed", "acknowledged"])
 def test_a_kill_in_the_middle_of_an_upgrade(
     fork_server: ForkServer, tmp_path: Path, version: str, point: str

@@ -35,6 +35,10 @@ class LmdbTables:
         """LMDB's number of the transaction."""
         return self.lmdb_txn.id()
 
+    def has(self, database: Database) -> bool:
+        """Whether the folder has a database."""
+        return database in self._handles
+
     def get(self, database: Database, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
         handle = self._handles.get(database)

@@ -35,7 +35,7 @@ from suffixsvc.store.lmdb_log.lmdb_errors import is_out_of_space
 from suffixsvc.store.lmdb_log.operation_queue import OperationQueue
 from suffixsvc.store.transactions.operations import Operation, Undo, call_listener
 from suffixsvc.store.transactions.write_view import WriteView
-from suffixsvc.types import StoredOutput
+from suffixsvc.types import OutputId, StoredOutput
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +65,8 @@ class StoreThread:
         self._queue = OperationQueue()
         #: receives the rows that a commit deleted, after it
         self.listener: Callable[[list[StoredOutput]], object] | None = None
+        #: receives the last LSN after a commit
+        self.commit_listener: Callable[[OutputId], object] | None = None
         #: error of the last append that did not fit, until a small append fits again
         self._full: StoreFullError | None = None
         #: the last transactions freed pages that LMDB does not reuse yet
@@ -259,6 +261,7 @@ class StoreThread:
             call_listener(operation.on_committed, result)
         if deleted:  # after the appends: an operation can delete rows that this batch appended
             call_listener(self.listener, deleted)
+        call_listener(self.commit_listener, self._environment.snapshot.counters.last_lsn)
         for operation, result in results.items():
             self._finish(operation, result)
         for operation, error in failed.items():

@@ -18,6 +18,7 @@ SCHEMA_KEY: Final = b"schema"
 COUNTERS_KEY: Final = b"counters"
 NODE_KEY: Final = b"node"
 CLOCK_KEY: Final = b"clock"
+HISTORY_KEY: Final = b"history"
 #: the greatest LSN that a key can hold
 LAST_LSN: Final = 2**64 - 1
 
@@ -39,7 +40,7 @@ class PayloadKey:
 
 
 def log_key(lsn: int) -> bytes:
-    """Return the key of a log record or a pending record, or the value of an entry of ``uuids``."""
+    """Return the key of a log record, deletion or pending record, or the value of an entry of ``uuids``."""
     return _LSN.pack(lsn)
 
 

@@ -6,9 +6,10 @@ the reason.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Final
 
 from suffixsvc.clock import ClockReading
@@ -21,13 +22,16 @@ from suffixsvc.store.records.framing import (
     require_no_flags,
     require_same,
 )
-from suffixsvc.store.records.keys import namespace_row_key, state_key
+from suffixsvc.store.records.keys import log_key, namespace_row_key, state_key
 from suffixsvc.types import OutputId, SegmentRecord
 
 #: schema of a folder: its databases and the meaning of their keys
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 #: folders of this schema and later ones are upgraded to the current schema when they are opened
 OLDEST_SCHEMA: Final = 1
+
+#: runs that a history lists
+MAX_RUNS: Final = 256
 
 #: flag of a namespace record
 _DELETING: Final = 1
@@ -41,7 +45,10 @@ _STATE = Layout(b"SXST", "IHHQ")
 _SEGMENT = Layout(b"SXSG", "IHHQQQQQ")
 _TOMBSTONE = Layout(b"SXTS", "IIQ")
 _PENDING = Layout(b"SXPD", "I")
+_DELETION = Layout(b"SXDL", "QQII16s")
+_HISTORY = Layout(b"SXHY", "QI")
 _RANGE = struct.Struct("<QQ")
+_RUN = struct.Struct("<QQ")
 
 #: first and last LSN, both included
 Range = tuple[OutputId, OutputId]
@@ -55,6 +62,38 @@ class NamespaceRow:
     path: str
     tokenizer: str
     deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionRow:
+    """A deletion in the log: of an output, or of a namespace with all its outputs (output id 0, no uuid)."""
+
+    lsn: OutputId  #: of the deletion itself
+    output_id: OutputId
+    namespace_id: int
+    uuid: bytes  #: of the output
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a reader's position is compared with, to see whether the log leads on from it.
+
+    Attributes:
+        floor: LSN up to which deletions are not recorded any more.
+        runs: (first LSN, number) of the newest runs that assigned LSNs, ascending. A run is the time from an
+            open of the log to its close; its number is random, so that a restored backup has other ones.
+    """
+
+    floor: OutputId = 0
+    runs: tuple[tuple[OutputId, int], ...] = ()
+
+    def run_of(self, lsn: OutputId) -> int:
+        """Return the number of the run that assigned an LSN; 0 if it is not known any more."""
+        return next((run for first, run in reversed(self.runs) if first <= lsn), 0)
+
+    def with_run(self, first: OutputId, run: int) -> History:
+        """Return the history with one more run, and the oldest one left out beyond :data:`MAX_RUNS`."""
+        return replace(self, runs=(*self.runs, (first, run))[-MAX_RUNS:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +238,37 @@ def decode_pending(raw: bytes, key: bytes) -> list[Range]:
     if not all(0 < first <= last for first, last in ranges):
         raise corrupt(f"{where}: ranges must have first <= last", got=ranges[:3])
     return ranges
+
+
+def encode_deletion(row: DeletionRow) -> bytes:
+    """Encode a deletion; its key is ``log_key(row.lsn)``."""
+    return _DELETION.encode(row.lsn, row.output_id, row.namespace_id, 0, row.uuid)
+
+
+def decode_deletion(raw: bytes, key: bytes) -> DeletionRow:
+    """Decode a deletion; StoreCorruptError."""
+    where = f"deletion {key.hex()}"
+    lsn, output_id, namespace_id, zero, uuid = _DELETION.decode_fixed(raw, where)
+    require_no_flags(where, zero)
+    require_same(where, "LSN", key, log_key(lsn))
+    if not output_id < lsn or (not output_id and any(uuid)):
+        raise corrupt(f"{where}: output must be an earlier one, or none without a uuid", got=output_id)
+    return DeletionRow(lsn, output_id, namespace_id, uuid)
+
+
+def encode_history(history: History) -> bytes:
+    """Encode the history of the log."""
+    tail = b"".join(_RUN.pack(first, run) for first, run in history.runs)
+    return _HISTORY.encode(history.floor, len(history.runs), tail=tail)
+
+
+def decode_history(raw: bytes) -> History:
+    """Decode the history of the log; StoreCorruptError."""
+    where = "history record"
+    _, floor, count, tail = _HISTORY.decode(raw, where)
+    require_length(where, tail, count * _RUN.size)
+    runs = tuple(_RUN.iter_unpack(tail))
+    ascending = all(one[0] < other[0] for one, other in itertools.pairwise(runs))
+    if count > MAX_RUNS or not ascending or not all(first and run for first, run in runs):
+        raise corrupt(f"{where}: runs must have ascending LSNs and numbers", got=runs[:3])
+    return History(floor, runs)

@@ -7,6 +7,7 @@
        ├───── is indexed by a chosen uuid ────── uuids: no other entries
        ├───── is indexed by session ──────────── incomplete: of incomplete rows, no other entries
        ├───── is indexed by expiry time ──────── expiry: of rows with a TTL, no other entries
+       ├───── shares no LSN with a deletion ──── deletions: none of an output in the log, none below the floor
        └───── or a tombstone is in its range ─── segments: rows and tombstones add up to the sealed totals
 
     and every key that iteration finds is found by a lookup
@@ -52,6 +53,7 @@ def check_view(view: ReadView) -> None:
         counted["tokens"] += record.token_count
         references[record.payload] += 1
         _count_sealed(view, sealed, record.payload.namespace_id, record.lsn, record.token_count)
+    _check_deletions(view)
     _check_segments(view, sealed)
     _check_payloads(view, references)
     _check_state(view)
@@ -75,13 +77,15 @@ def _check_meta(view: ReadView) -> None:
     for key, value in _items(view, "meta"):
         if key == keys.CLOCK_KEY:
             table_records.decode_clock(value)
-        elif key not in (keys.SCHEMA_KEY, keys.COUNTERS_KEY, keys.NODE_KEY):
+        elif key not in (keys.SCHEMA_KEY, keys.COUNTERS_KEY, keys.NODE_KEY, keys.HISTORY_KEY):
             raise corrupt(f"meta holds an unknown key {key!r}")
     found = load_snapshot(view.tables)
     if found.node_id != view.node_id:
         raise corrupt("the node id on disk must be the one in memory", view.node_id, found.node_id)
     if found.counters != view.counters:
         raise corrupt("the counters on disk must be those in memory", view.counters, found.counters)
+    if view.tables.has("deletions") and found.history != view.history:
+        raise corrupt("the history on disk must be the one in memory", view.history, found.history)
     if found.names != view.names:
         raise corrupt("the namespaces on disk must be those in memory")
     if found.manifests != view.manifests:
@@ -99,6 +103,17 @@ def _check_row(view: ReadView, record: log_records.LogRecord) -> None:
     for database, key, value in index_entries(record):
         if view.tables.get(database, key) != value:
             raise corrupt(f"log record {lsn} is not listed by its {_INDEXES[database]}")
+
+
+def _check_deletions(view: ReadView) -> None:
+    floor, last = view.history.floor, view.counters.last_lsn
+    for key, value in _items(view, "deletions", 8):
+        row = table_records.decode_deletion(value, key)
+        if not floor < row.lsn <= last:
+            raise corrupt(f"deletion {row.lsn} has an LSN out of range", f"{floor + 1} .. {last}", row.lsn)
+        for lsn in (row.lsn, row.output_id):
+            if view.tables.get("log", keys.log_key(lsn)) is not None:
+                raise corrupt(f"output {lsn} is in the log, and deletion {row.lsn} excludes it")
 
 
 def _check_segments(view: ReadView, sealed: Counter[tuple[str, str]]) -> None:

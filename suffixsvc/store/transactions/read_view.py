@@ -38,10 +38,12 @@ class ReadView:
         self.counters = snapshot.counters
         self.manifests = snapshot.manifests
         self.node_id = snapshot.node_id
+        self.history = snapshot.history
+        self.run = snapshot.run
 
     def snapshot(self) -> Snapshot:
         """Return the state of the view, changes of this transaction included."""
-        return Snapshot(self.names, self.counters, self.manifests, self.node_id)
+        return Snapshot(self.names, self.counters, self.manifests, self.node_id, self.history, self.run)
 
     def log_record(self, lsn: int) -> log_records.LogRecord | None:
         """Return a row of the log, or None; StoreCorruptError."""

@@ -26,6 +26,7 @@ def mark_deleting(view: WriteView, path: str) -> int:
         raise unknown_namespace(path)
     if not row.deleting:
         view.put_namespace(replace(row, deleting=True))
+        view.put_deletion(row.namespace_id)
         view.set_manifest(row.namespace_id, ())
     return row.namespace_id
 

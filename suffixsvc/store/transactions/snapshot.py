@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -65,6 +66,9 @@ class Snapshot:
     #: 64 random bits drawn when the store was created: rows carry the node that wrote them. 0 in a folder of
     #: an older schema that had no space for one
     node_id: int = 0
+    history: table_records.History = field(default_factory=table_records.History)
+    #: number of this run
+    run: int = field(default_factory=lambda: secrets.randbits(64) or 1, compare=False)
 
 
 def load_snapshot(tables: Tables) -> Snapshot:
@@ -88,7 +92,17 @@ def load_snapshot(tables: Tables) -> Snapshot:
     for row in names.deleting.values():  # its segments are void
         manifests.pop(row.namespace_id, None)
     node = tables.get("meta", keys.NODE_KEY)
-    return Snapshot(names, counters, manifests, 0 if node is None else table_records.decode_node(node))
+    history = tables.get("meta", keys.HISTORY_KEY)
+    return Snapshot(
+        names,
+        counters,
+        manifests,
+        0 if node is None else table_records.decode_node(node),
+        # a folder of an older schema has no record of deletions
+        table_records.History(counters.last_lsn)
+        if history is None
+        else table_records.decode_history(history),
+    )
 
 
 def _load_manifests(tables: Tables) -> dict[int, Manifest]:

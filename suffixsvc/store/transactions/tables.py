@@ -12,7 +12,8 @@ tombstones    namespace, LSN        -> a deleted row that a segment still holds
 uuids         namespace, uuid       -> LSN        (index of log rows with a chosen uuid)
 incomplete    session id, LSN       -> nothing    (index of incomplete log rows of named sessions)
 pending       first LSN             -> rows of an unfinished append
-meta          "schema", "counters", "clock", "node"
+deletions     LSN                   -> the output or namespace that was deleted, of the newest deletions
+meta          "schema", "counters", "clock", "node", "history"
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ Database = Literal[
     "uuids",
     "incomplete",
     "pending",
+    "deletions",
 ]
 
 #: databases of later schemas than the first
-_ADDED: Final = {"segments": 2, "tombstones": 2, "uuids": 3, "incomplete": 3, "pending": 3}
+_ADDED: Final = {"segments": 2, "tombstones": 2, "uuids": 3, "incomplete": 3, "pending": 3, "deletions": 4}
 #: all databases, and the schema of folders that added each
 SCHEMAS: Final[Mapping[Database, int]] = {name: _ADDED.get(name, 1) for name in get_args(Database)}
 
@@ -51,6 +53,9 @@ class Tables(Protocol):
     @property
     def txn(self) -> int:
         """Number of the transaction, or of the last one that it reads."""
+
+    def has(self, database: Database) -> bool:
+        """Whether the folder has a database; False in an older folder without room for it."""
 
     def get(self, database: Database, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from suffixsvc.clock import ClockReading, ExpiryCutoff
 from suffixsvc.errors import InvalidInputError, StoreError, namespace_being_deleted, tokenizer_mismatch
@@ -19,6 +20,9 @@ from suffixsvc.store.transactions.read_view import ReadView, index_entries
 from suffixsvc.store.transactions.snapshot import Snapshot
 from suffixsvc.store.transactions.tables import Database, Tables
 from suffixsvc.types import AppendedIds, NamespaceRecord, OutputId, SegmentRecord, StoredOutput
+
+#: deletions that the log holds: a reader that has followed it up to an older one begins again
+MAX_DELETIONS: Final = 1 << 16
 
 
 class WriteView(ReadView):
@@ -59,15 +63,17 @@ class WriteView(ReadView):
             self.tables.put("meta", keys.COUNTERS_KEY, table_records.encode_counters(self.counters))
 
     def put_schema(self, created_us: int) -> None:
-        """Write schema and node record: of a new folder, or of one whose new databases were just created.
+        """Write schema, node and history record: of a new folder, or of one whose new databases were just
+        created.
 
-        The node id is 64 random bits, not all zero.
+        The node id is 64 random bits, not all zero; a folder that has one keeps it.
         """
         self.put(
             "meta", keys.SCHEMA_KEY, table_records.encode_schema(table_records.SCHEMA_VERSION, created_us)
         )
-        self.node_id = secrets.randbits(64) or 1
+        self.node_id = self.node_id or secrets.randbits(64) or 1
         self.put("meta", keys.NODE_KEY, table_records.encode_node(self.node_id))
+        self._put_history(table_records.History(self.counters.last_lsn))
 
     # --- namespaces and states ----------------------------------------------------------------------------
 
@@ -130,7 +136,7 @@ class WriteView(ReadView):
                 ids.append(there)
                 ids.repeated.append(place)
                 continue
-            lsn = self.counters.last_lsn + 1
+            lsn = self._next_lsn()
             key, is_new = self._intern(number, output)
             record = log_records.LogRecord(
                 lsn,
@@ -269,8 +275,37 @@ class WriteView(ReadView):
         self._count(-1, -(refs == 1), -record.token_count)
         if self.segment_of(key.namespace_id, lsn) is not None:
             self.put_tombstone(key.namespace_id, lsn, record.token_count)
+        if not self.names.by_id[key.namespace_id].deleting:  # the namespace's own deletion is in the log
+            self.put_deletion(key.namespace_id, lsn, stored.output.uuid)
         self.deleted.append(stored)
         return stored
+
+    def put_deletion(self, number: int, output_id: OutputId = 0, uuid: bytes = bytes(16)) -> None:
+        """Log the deletion of an output, or of the whole namespace; the oldest one gives way to it.
+
+        An older folder without room for the database has none.
+        """
+        if not self.tables.has("deletions"):
+            return
+        lsn = self._next_lsn()
+        row = table_records.DeletionRow(lsn, output_id, number, uuid)
+        self.put("deletions", keys.log_key(lsn), table_records.encode_deletion(row))
+        self.counters = replace(self.counters, last_lsn=lsn)
+        if self.tables.entries("deletions") > MAX_DELETIONS:
+            oldest = next(self.tables.keys("deletions"))
+            self.drop("deletions", oldest)
+            self._put_history(replace(self.history, floor=keys.lsn_of(oldest)))
+
+    def _next_lsn(self) -> OutputId:
+        """Return the LSN to assign next; the first one of a run is recorded."""
+        lsn = self.counters.last_lsn + 1
+        if self.tables.has("deletions") and self.history.run_of(lsn) != self.run:
+            self._put_history(self.history.with_run(lsn, self.run))
+        return lsn
+
+    def _put_history(self, history: table_records.History) -> None:
+        self.history = history
+        self.put("meta", keys.HISTORY_KEY, table_records.encode_history(history))
 
     def put_tombstone(self, number: int, lsn: OutputId, tokens: int) -> None:
         """Write the tombstone of a deleted output."""
