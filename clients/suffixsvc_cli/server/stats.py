@@ -27,31 +27,23 @@ def stats(
     """
     from suffixsvc.config import validate_namespace
     from suffixsvc.errors import unknown_namespace
+    from suffixsvc.index import NamespaceStats
 
     with opened_backend(server, data) as backend:
         if namespace:
             # an embedded cache would create it
             if validate_namespace(namespace) not in [record.path for record in backend.namespaces()]:
                 raise unknown_namespace(namespace)
-            found = asdict(backend.namespace(namespace).stats())
+            answer = asdict(backend.namespace(namespace).stats())
+            # a service's answer has fields of the whole service, too, which are 0
+            found = {name: answer[name] for name in NamespaceStats.__dataclass_fields__}
         else:
             found = asdict(backend.stats())
-    if namespace:  # 0 in a service's answer: of the whole service only
-        found = {name: value for name, value in found.items() if name not in _OF_ALL}
     if as_json:
         typer.echo(json.dumps(found))
         return
     for name, value in _lines(found):
         typer.echo(f"{name}\t{value}")
-
-
-#: fields that a namespace does not have
-_OF_ALL = frozenset(
-    (
-        "namespaces", "store_bytes", "last_lsn", "expiry_grace_seconds", "store_reopened", "store_defects",
-        "unkept_sessions", "lost_sessions", "store_failing", "background_tasks",
-    )
-)  # fmt: skip
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
