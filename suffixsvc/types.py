@@ -145,56 +145,6 @@ class StoreStats:
     defects: int = 0  #: unexpected exceptions in the store's thread; each is logged
 
 
-@dataclass(frozen=True, slots=True)
-class LogPosition:
-    """A position in one log: everything up to an LSN.
-
-    Attributes:
-        node_id: of the log.
-        lsn: of the last output or deletion.
-        run: random number of the run that assigned it, 0 if that is not known: a restored backup assigns the
-            same LSNs again. A run is the time from an open of the log to its close.
-    """
-
-    node_id: int
-    lsn: OutputId
-    run: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deletion:
-    """A deletion in the log.
-
-    Attributes:
-        generation: of its namespace, see :class:`LogChanges`.
-        output_id: the output; 0 for the namespace with all its outputs.
-        uuid: of the output.
-    """
-
-    generation: int
-    output_id: OutputId
-    uuid: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class LogChanges:
-    """What a log holds after a position, for a reader that follows it.
-
-    Applying it twice changes nothing, and so does the deletion of an output that the reader never had: an
-    output that was deleted since is left out.
-
-    Attributes:
-        outputs: in the order of their ids, with the generations of their namespaces. The generation is a
-            number of one namespace: after a deletion its path gets a greater one.
-        deletions: in their order; they follow the outputs.
-        position: the changes are complete up to here.
-    """
-
-    outputs: Sequence[tuple[int, StoredOutput]]
-    deletions: Sequence[Deletion]
-    position: LogPosition
-
-
 class DraftSource(enum.IntEnum):
     """Origin of a drafted token. The numbers are part of the wire format.
 

@@ -13,42 +13,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 
 from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.base.log_rows import rows_of
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.errors import UnknownNamespaceError
+from suffixsvc.log_types import LogChanges, LogPosition, NamespaceContents, SealedContents
 from suffixsvc.store.base import Store
-from suffixsvc.types import LogChanges, LogPosition, OutputId, SegmentRecord, StoredOutput
-
-
-@dataclass(frozen=True, slots=True)
-class SealedContents:
-    """Segments of a namespace, ordered by range, and the outputs in them that are deleted."""
-
-    segments: tuple[SegmentRecord, ...] = ()
-    deleted: tuple[OutputId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NamespaceContents:
-    """What a namespace holds at a position.
-
-    Attributes:
-        path, tokenizer: of the namespace; the fingerprint is empty if none is bound.
-        generation: see :class:`~suffixsvc.types.LogChanges`; 0 for a namespace that is not in the log yet.
-        position: changes after it complete the contents.
-        sealed: its segments.
-        learned: what drafting has learned, as ``suffixsvc.core.Learner`` saves it.
-    """
-
-    path: str
-    tokenizer: str
-    generation: int
-    position: LogPosition
-    sealed: SealedContents
-    learned: bytes
+from suffixsvc.types import OutputId, StoredOutput
 
 
 class LogFeed:

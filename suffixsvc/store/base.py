@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from suffixsvc.clock import ExpiryCutoff, StoreClock
 from suffixsvc.errors import StoreError, StoreFullError, SuffixError
+from suffixsvc.log_types import LogChanges, LogPosition
 from suffixsvc.store.records.keys import state_key
 from suffixsvc.store.records.table_records import decode_state
 from suffixsvc.store.records.validation import (
@@ -24,8 +25,6 @@ from suffixsvc.store.transactions.scans import Log, Scans
 from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.types import (
     IncompleteOutput,
-    LogChanges,
-    LogPosition,
     NamespaceRecord,
     NewOutput,
     OutputId,

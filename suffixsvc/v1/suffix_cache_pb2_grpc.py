@@ -3,6 +3,7 @@
 import grpc
 
 from suffixsvc.v1 import suffix_cache_pb2 as suffixsvc_dot_v1_dot_suffix__cache__pb2
+from suffixsvc.v1 import watch_pb2 as suffixsvc_dot_v1_dot_watch__pb2
 
 
 class SuffixCacheStub(object):
@@ -77,6 +78,16 @@ class SuffixCacheStub(object):
                 '/suffixsvc.v1.SuffixCache/GetServerInfo',
                 request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.GetServerInfoRequest.SerializeToString,
                 response_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.GetServerInfoReply.FromString,
+                )
+        self.Watch = channel.stream_stream(
+                '/suffixsvc.v1.SuffixCache/Watch',
+                request_serializer=suffixsvc_dot_v1_dot_watch__pb2.WatchRequest.SerializeToString,
+                response_deserializer=suffixsvc_dot_v1_dot_watch__pb2.WatchReply.FromString,
+                )
+        self.FetchSegment = channel.unary_stream(
+                '/suffixsvc.v1.SuffixCache/FetchSegment',
+                request_serializer=suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentRequest.SerializeToString,
+                response_deserializer=suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentReply.FromString,
                 )
 
 
@@ -188,6 +199,24 @@ class SuffixCacheServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Watch(self, request_iterator, context):
+        """The log for followers, beginning with the contents of the namespaces that they name; see watch.proto.
+        FAILED_PRECONDITION: another version of the messages. RESOURCE_EXHAUSTED: too many followers, or none are
+        allowed. INVALID_ARGUMENT: a malformed message. What concerns one namespace is a message NamespaceRefused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchSegment(self, request, context):
+        """A segment file of a namespace's manifest from an offset on, in pieces.
+        NOT_FOUND: no such namespace, or the manifest no longer has the segment: the next SealedContents says what
+        it has. RESOURCE_EXHAUSTED: too many are being read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SuffixCacheServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -250,6 +279,16 @@ def add_SuffixCacheServicer_to_server(servicer, server):
                     servicer.GetServerInfo,
                     request_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.GetServerInfoRequest.FromString,
                     response_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.GetServerInfoReply.SerializeToString,
+            ),
+            'Watch': grpc.stream_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=suffixsvc_dot_v1_dot_watch__pb2.WatchRequest.FromString,
+                    response_serializer=suffixsvc_dot_v1_dot_watch__pb2.WatchReply.SerializeToString,
+            ),
+            'FetchSegment': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchSegment,
+                    request_deserializer=suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentRequest.FromString,
+                    response_serializer=suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -466,5 +505,39 @@ class SuffixCache(object):
         return grpc.experimental.unary_unary(request, target, '/suffixsvc.v1.SuffixCache/GetServerInfo',
             suffixsvc_dot_v1_dot_suffix__cache__pb2.GetServerInfoRequest.SerializeToString,
             suffixsvc_dot_v1_dot_suffix__cache__pb2.GetServerInfoReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Watch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(request_iterator, target, '/suffixsvc.v1.SuffixCache/Watch',
+            suffixsvc_dot_v1_dot_watch__pb2.WatchRequest.SerializeToString,
+            suffixsvc_dot_v1_dot_watch__pb2.WatchReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def FetchSegment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/suffixsvc.v1.SuffixCache/FetchSegment',
+            suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentRequest.SerializeToString,
+            suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentReply.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -8,6 +8,7 @@ import collections.abc
 import grpc
 import grpc.aio
 import suffixsvc.v1.suffix_cache_pb2
+import suffixsvc.v1.watch_pb2
 import typing
 
 _T = typing.TypeVar("_T")
@@ -121,6 +122,24 @@ class SuffixCacheStub:
         suffixsvc.v1.suffix_cache_pb2.GetServerInfoReply,
     ]
 
+    Watch: grpc.StreamStreamMultiCallable[
+        suffixsvc.v1.watch_pb2.WatchRequest,
+        suffixsvc.v1.watch_pb2.WatchReply,
+    ]
+    """The log for followers, beginning with the contents of the namespaces that they name; see watch.proto.
+    FAILED_PRECONDITION: another version of the messages. RESOURCE_EXHAUSTED: too many followers, or none are
+    allowed. INVALID_ARGUMENT: a malformed message. What concerns one namespace is a message NamespaceRefused.
+    """
+
+    FetchSegment: grpc.UnaryStreamMultiCallable[
+        suffixsvc.v1.watch_pb2.FetchSegmentRequest,
+        suffixsvc.v1.watch_pb2.FetchSegmentReply,
+    ]
+    """A segment file of a namespace's manifest from an offset on, in pieces.
+    NOT_FOUND: no such namespace, or the manifest no longer has the segment: the next SealedContents says what
+    it has. RESOURCE_EXHAUSTED: too many are being read.
+    """
+
 class SuffixCacheAsyncStub:
     """Remembers what models wrote and drafts what comes next.
 
@@ -223,6 +242,24 @@ class SuffixCacheAsyncStub:
         suffixsvc.v1.suffix_cache_pb2.GetServerInfoRequest,
         suffixsvc.v1.suffix_cache_pb2.GetServerInfoReply,
     ]
+
+    Watch: grpc.aio.StreamStreamMultiCallable[
+        suffixsvc.v1.watch_pb2.WatchRequest,
+        suffixsvc.v1.watch_pb2.WatchReply,
+    ]
+    """The log for followers, beginning with the contents of the namespaces that they name; see watch.proto.
+    FAILED_PRECONDITION: another version of the messages. RESOURCE_EXHAUSTED: too many followers, or none are
+    allowed. INVALID_ARGUMENT: a malformed message. What concerns one namespace is a message NamespaceRefused.
+    """
+
+    FetchSegment: grpc.aio.UnaryStreamMultiCallable[
+        suffixsvc.v1.watch_pb2.FetchSegmentRequest,
+        suffixsvc.v1.watch_pb2.FetchSegmentReply,
+    ]
+    """A segment file of a namespace's manifest from an offset on, in pieces.
+    NOT_FOUND: no such namespace, or the manifest no longer has the segment: the next SealedContents says what
+    it has. RESOURCE_EXHAUSTED: too many are being read.
+    """
 
 class SuffixCacheServicer(metaclass=abc.ABCMeta):
     """Remembers what models wrote and drafts what comes next.
@@ -350,5 +387,27 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
         request: suffixsvc.v1.suffix_cache_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> typing.Union[suffixsvc.v1.suffix_cache_pb2.GetServerInfoReply, collections.abc.Awaitable[suffixsvc.v1.suffix_cache_pb2.GetServerInfoReply]]: ...
+
+    @abc.abstractmethod
+    def Watch(
+        self,
+        request_iterator: _MaybeAsyncIterator[suffixsvc.v1.watch_pb2.WatchRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[suffixsvc.v1.watch_pb2.WatchReply], collections.abc.AsyncIterator[suffixsvc.v1.watch_pb2.WatchReply]]:
+        """The log for followers, beginning with the contents of the namespaces that they name; see watch.proto.
+        FAILED_PRECONDITION: another version of the messages. RESOURCE_EXHAUSTED: too many followers, or none are
+        allowed. INVALID_ARGUMENT: a malformed message. What concerns one namespace is a message NamespaceRefused.
+        """
+
+    @abc.abstractmethod
+    def FetchSegment(
+        self,
+        request: suffixsvc.v1.watch_pb2.FetchSegmentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[suffixsvc.v1.watch_pb2.FetchSegmentReply], collections.abc.AsyncIterator[suffixsvc.v1.watch_pb2.FetchSegmentReply]]:
+        """A segment file of a namespace's manifest from an offset on, in pieces.
+        NOT_FOUND: no such namespace, or the manifest no longer has the segment: the next SealedContents says what
+        it has. RESOURCE_EXHAUSTED: too many are being read.
+        """
 
 def add_SuffixCacheServicer_to_server(servicer: SuffixCacheServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -15,7 +15,7 @@ from suffixsvc import Limits, SuffixCache
 from suffixsvc.core.segments import Segment
 from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.errors import SessionClosedError, StoreClosedError, UnknownNamespaceError
-from suffixsvc.types import LogPosition
+from suffixsvc.log_types import LogPosition
 
 PATH = "acme/sql"
 

@@ -23,12 +23,13 @@ from store_testing import (
 )
 
 from suffixsvc.errors import StoreCorruptError, StoreFullError, UnknownNamespaceError
+from suffixsvc.log_types import Deletion, LogPosition
 from suffixsvc.store import LmdbStore
 from suffixsvc.store.base import Store
 from suffixsvc.store.records import keys, table_records
 from suffixsvc.store.transactions import changes, write_view
 from suffixsvc.store.transactions.operations import SLICE_ROWS, AppendSlices
-from suffixsvc.types import Deletion, LogPosition, NamespaceRecord
+from suffixsvc.types import NamespaceRecord
 
 HISTORY = table_records.History(41, ((17, 0x0123456789ABCDEF), (42, 2**64 - 1)))
 DELETION = table_records.DeletionRow(42, 17, 7, UUID)

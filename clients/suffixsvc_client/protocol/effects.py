@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from google.protobuf import descriptor_pb2
+from google.protobuf import message_factory
 from google.protobuf.message import Message
 
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -24,11 +24,9 @@ class Method(NamedTuple):
 
 def _methods() -> dict[type[Message], Method]:
     """The methods of the protocol by the type of their requests."""
-    service = descriptor_pb2.ServiceDescriptorProto()
-    pb.DESCRIPTOR.services_by_name["SuffixCache"].CopyToProto(service)
     found = {}
-    for each in service.method:
-        request, reply = (getattr(pb, name.split(".")[-1]) for name in (each.input_type, each.output_type))
+    for each in pb.DESCRIPTOR.services_by_name["SuffixCache"].methods:
+        request, reply = map(message_factory.GetMessageClass, (each.input_type, each.output_type))
         sides = ("stream" if many else "unary" for many in (each.client_streaming, each.server_streaming))
         found[request] = Method(each.name, request, reply, "_".join(sides))
     return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from google.protobuf import message_factory
+
 from suffixsvc.config import MAX_READS, Limits
 from suffixsvc.service.messages.converters import READS_REMEDY, SPLIT_REMEDY
 from suffixsvc.service.messages.elements import SMALL_BYTES, MessageReader
@@ -25,7 +27,10 @@ def request_readers(limits: Limits) -> dict[str, MessageReader[Any]]:
     outputs, segments = limits.max_outputs_per_message, limits.max_segments_per_message
     methods = pb.DESCRIPTOR.services_by_name["SuffixCache"].methods_by_name
     return {
-        **{name: MessageReader(getattr(pb, method.input_type.name)) for name, method in methods.items()},
+        **{
+            name: MessageReader(message_factory.GetMessageClass(method.input_type))
+            for name, method in methods.items()
+        },
         "OpenSession": MessageReader(pb.OpenSessionRequest, _OPENING, remedy=READS_REMEDY),
         "Stream": MessageReader(
             pb.StreamRequest,

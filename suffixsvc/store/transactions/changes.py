@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterator
 from itertools import islice, takewhile
 from typing import Final
 
+from suffixsvc.log_types import Deletion, LogChanges, LogPosition
 from suffixsvc.store.records import keys, table_records
 from suffixsvc.store.transactions.read_view import ReadView
-from suffixsvc.types import Deletion, LogChanges, LogPosition, OutputId, StoredOutput
+from suffixsvc.types import OutputId, StoredOutput
 
 #: rows of one answer, outputs and deletions each, and tokens after which no output is added to it
 _ROWS: Final = 256
