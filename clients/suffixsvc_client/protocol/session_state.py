@@ -49,6 +49,7 @@ class SessionState:
         output: TokenIds | None = None,
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
+        session_id: str = "",
     ) -> None:
         self._lock = threading.RLock()
         self.namespace = namespace
@@ -58,8 +59,9 @@ class SessionState:
         self._tokens = TokenLog(as_token_array(prompt, "prompt_token_ids"))
         if output is not None:
             self._tokens.append(as_token_array(output, "output_token_ids"), output=True)
-        #: chosen when the session is first opened; empty before, and after the service lost it
-        self.session_id = ""
+        #: if it is not given, chosen when the session is first opened; empty before, and after the service
+        #: lost it
+        self.session_id = session_id
         self._seq = 0
         self._acked = 0  # everything before this position is acknowledged
         self._sent = 0  # everything before this position is sent; >= _acked

@@ -142,6 +142,7 @@ class NamespaceVerbs(Generic[S]):
         output_token_ids: TokenIds | None = None,
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
+        session_id: str = "",
     ) -> Procedure[S]:
         """Begin a generation. If the service cannot be reached, the session is opened later, and its drafts
         are empty until then.
@@ -152,13 +153,16 @@ class NamespaceVerbs(Generic[S]):
                 generation without becoming prompt.
             labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
             reads: paths of other namespaces to draft from; output is stored in this one only.
+            session_id: id at the service, unused so far, such as a UUID; "" = one is chosen.
 
         Raises:
             InvalidTokensError, InvalidLabelsError, InvalidNamespaceError: nothing was sent.
             LimitExceededError, TokenizerMismatchError, UnknownNamespaceError (in ``reads``): the service
             refuses. ServiceUnavailableError: the client is closed.
         """
-        state = SessionState(self.path, self._tokenizer, prompt_token_ids, output_token_ids, labels, reads)
+        state = SessionState(
+            self.path, self._tokenizer, prompt_token_ids, output_token_ids, labels, reads, session_id
+        )
         yield from self._procedures.open(state)
         return self._new_session(SessionVerbs(self._procedures, state))
 

@@ -1,0 +1,59 @@
+"""The backend of a process that decodes: a follower where that is possible, else a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from suffixsvc.config import validate_namespace
+from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError
+from suffixsvc_client import SuffixClient
+from suffixsvc_follower.config import FollowerConfig
+from suffixsvc_follower.follower import Follower
+from suffixsvc_follower.stream.connection import FollowState
+
+Mode = Literal["auto", "follow", "remote"]
+_MODES: Final = ("auto", "follow", "remote")
+
+
+def connect(
+    address: str,
+    namespaces: Iterable[str | tuple[str, str]] = (),
+    mode: Mode = "auto",
+    config: FollowerConfig | None = None,
+) -> Follower | SuffixClient:
+    """Connect to a service; the backend that drivers and adapters take.
+
+    Args:
+        address: ``unix:PATH`` or ``HOST:PORT``.
+        namespaces: those to follow at once, each a path, or (path, tokenizer fingerprint). All others are
+            followed from the first session on.
+        mode: "auto": drafts are taken in this process where the service allows that, and by the service
+            otherwise; a service that is not reachable yet is no error, and decides later. "follow": an error
+            where it does not allow it. "remote": by the service.
+        config: limits and timers.
+
+    Returns:
+        A follower, or with ``mode="remote"`` a client.
+
+    Raises:
+        InvalidConfigError, InvalidNamespaceError: an argument is wrong.
+        SuffixError: with ``mode="follow"``, why the service does not let this process follow.
+    """
+    if mode not in _MODES:
+        raise InvalidConfigError("mode must be one of " + ", ".join(_MODES), got=repr(mode)[:80])
+    settings = config or FollowerConfig()
+    named = [(each, "") if isinstance(each, str) else each for each in namespaces]
+    for path, _ in named:
+        validate_namespace(path)
+    if mode == "remote":
+        return SuffixClient(address, settings.client)
+    follower = Follower(address, settings, named)
+    state = follower.wait_for_answer(settings.connect_seconds)
+    if mode == "follow" and state is not FollowState.FOLLOWING:
+        error = follower.refusal or ServiceUnavailableError(
+            "the service did not answer", expected=f"an answer within {settings.connect_seconds} s"
+        )
+        follower.close()
+        raise error
+    return follower

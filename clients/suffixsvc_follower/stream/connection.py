@@ -1,0 +1,235 @@
+"""The thread that keeps a stream from the service, and begins another one when it ends."""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import threading
+import time
+from typing import Final
+
+import structlog
+
+from suffixsvc.errors import (
+    ProtocolError,
+    ServiceTimeoutError,
+    ServiceUnavailableError,
+    SuffixError,
+)
+from suffixsvc.log_wire import WATCH_PROTOCOL, position_to_proto
+from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc.v1 import watch_pb2 as pb
+from suffixsvc_follower.stream.applier import Applier
+from suffixsvc_follower.stream.followed import Followed, FollowedTable
+from suffixsvc_follower.stream.watch_call import WatchCall, WatchChannel
+
+log = structlog.get_logger(__name__)
+
+#: pauses between attempts
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 2.0
+#: lease of a service that has not been reached yet
+_LEASE_SECONDS: Final = 15.0
+#: pause after a refusal: too many followers may become fewer, and a service may be replaced by a later one
+_REFUSED_PAUSE: Final = 10.0
+#: errors of a stream that say nothing about whether the service lets it follow
+_OUTAGES: Final = (ServiceUnavailableError, ServiceTimeoutError)
+
+
+class FollowState(enum.StrEnum):
+    """What a follower does at present."""
+
+    #: no stream yet, or it was lost less than a lease ago; what is held is drafted from
+    CONNECTING = "connecting"
+    #: the log is read on
+    FOLLOWING = "following"
+    #: the service was silent for longer than its lease: only a session's own text is drafted from
+    LAPSED = "lapsed"
+    #: the service does not let it follow
+    REFUSED = "refused"
+    CLOSED = "closed"
+
+
+class Connection(ClosedOnExit):
+    """Keeps the copies of a follower up with the log. Thread-safe.
+
+    Args:
+        channel: to the service.
+        table: the namespaces.
+        applier: applies the replies.
+        follower_id: of the follower.
+
+    Attributes:
+        refusal: why the service does not let it follow; None if it does.
+    """
+
+    def __init__(
+        self, channel: WatchChannel, table: FollowedTable, applier: Applier, follower_id: str
+    ) -> None:
+        self._channel, self._table, self._applier = channel, table, applier
+        self._follower_id = follower_id
+        self._changed = threading.Condition()
+        self._state = FollowState.CONNECTING
+        self._call: WatchCall | None = None
+        self.refusal: SuffixError | None = None
+        self._thread = threading.Thread(target=self._run, name="suffixsvc-follower", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> FollowState:
+        """The present state."""
+        return self._state
+
+    @property
+    def lease_seconds(self) -> float:
+        """Time without a message after which nothing of others is drafted from."""
+        welcome = self._applier.welcome
+        return _LEASE_SECONDS if welcome is None else welcome.lease_seconds
+
+    def wait_for_answer(self, seconds: float) -> FollowState:
+        """Wait until the service lets it follow, or does not; the state then, or after ``seconds``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state is not FollowState.CONNECTING, seconds)
+            return self._state
+
+    def follow(self, entry: Followed) -> None:
+        """Follow a namespace that was added to the table. Without a stream, the next one does."""
+        with self._changed:
+            if self._state is FollowState.FOLLOWING and self._call is not None:
+                self._call.send(_follow(entry))
+
+    def send(self, request: pb.WatchRequest) -> None:
+        """Send a request, if there is a stream."""
+        with self._changed:
+            call = self._call if self._state is FollowState.FOLLOWING else None
+        if call is not None:
+            call.send(request)
+
+    def end_lease(self) -> None:
+        """Stop drafting from what others wrote if the service has been silent for its lease; to be called
+        several times a second."""
+        silent = time.monotonic() - self._applier.last_message
+        if silent < self.lease_seconds or self._state in (FollowState.LAPSED, FollowState.CLOSED):
+            return
+        held = self._applier.position is not None
+        self._applier.clear()
+        with self._changed:
+            if self._state is FollowState.CLOSED:
+                return
+            if self._state is not FollowState.REFUSED:
+                self._set(FollowState.LAPSED)
+            call = self._call
+        if call is not None:
+            call.cancel()  # what it may still bring assumes that the contents are held
+        if held:
+            log.warning(
+                "the service is silent: drafts are taken from a session's own text only",
+                seconds=round(silent, 1),
+                lease_seconds=self.lease_seconds,
+            )
+
+    def close(self) -> None:
+        """End the stream. Idempotent."""
+        with self._changed:
+            self._set(FollowState.CLOSED)
+            call = self._call
+        if call is not None:
+            call.cancel()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # -------------------------------------------------------------------------------------------- thread
+
+    def _run(self) -> None:
+        pause, logged = _FIRST_PAUSE, False
+        while self._state is not FollowState.CLOSED:
+            started = time.monotonic()
+            try:
+                self._read_stream()
+                error: SuffixError = ProtocolError("the stream ended without an error")
+            except SuffixError as failure:
+                error = failure
+            except Exception as failure:  # a defect must not end the thread
+                log.exception("a stream from the service could not be applied")
+                error = ProtocolError("a stream could not be applied", got=repr(failure)[:200])
+            if self._state is FollowState.CLOSED:
+                return
+            if isinstance(error, ProtocolError):
+                self._applier.clear()  # what was applied is not what the service sent
+            refused = self._ended(error)
+            if time.monotonic() - started > _LONGEST_PAUSE:
+                pause, logged = _FIRST_PAUSE, False
+            if not logged:
+                log.info("no stream from the service; it is tried again", why=str(error))
+                logged = True
+            with self._changed:
+                seconds = _REFUSED_PAUSE if refused else pause
+                self._changed.wait_for(lambda: self._state is FollowState.CLOSED, seconds)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _read_stream(self) -> None:
+        """Read one stream until it ends. Raises the error it ended with."""
+        with self._channel.watch() as call:
+            hello = pb.WatchHello(
+                protocol=WATCH_PROTOCOL,
+                follower_id=self._follower_id,
+                description=f"pid {os.getpid()}, host {socket.gethostname()}"[:200],
+            )
+            position = self._applier.position
+            if position is not None:
+                hello.position.CopyFrom(position_to_proto(position))
+            call.send(pb.WatchRequest(hello=hello))
+            for reply in call.replies():
+                self._applier.apply(reply)
+                if reply.WhichOneof("reply") == "welcome":
+                    self._welcomed(call, reply.welcome, resumes=position is not None)
+                elif self._applier.applied_deletions:
+                    self._applier.applied_deletions = False
+                    self.report_position()
+
+    def report_position(self) -> None:
+        """Tell the service what is applied."""
+        position = self._applier.position
+        if position is not None:
+            self.send(pb.WatchRequest(report=pb.FollowerReport(applied=position_to_proto(position))))
+
+    def _welcomed(self, call: WatchCall, welcome: pb.WatchWelcome, *, resumes: bool) -> None:
+        log.info("following", service=welcome.version, instance=welcome.instance_id, resumes=resumes)
+        with self._changed:
+            if self._state is FollowState.CLOSED:
+                call.cancel()
+                return
+            self._call, self.refusal = call, None
+            # added to the table after this: sent by follow()
+            self._set(FollowState.FOLLOWING)
+            for entry in self._table.values():
+                call.send(_follow(entry))
+
+    def _ended(self, error: SuffixError) -> bool:
+        """Record the end of a stream; whether the service refused it."""
+        with self._changed:
+            was_welcome, self._call = self._call is not None, None
+            if self._state is FollowState.CLOSED:
+                return False
+            if not was_welcome and not isinstance(error, _OUTAGES):
+                if self._state is not FollowState.REFUSED:
+                    log.warning("the service does not let this process follow", why=str(error))
+                self.refusal = error
+                self._set(FollowState.REFUSED)
+                return True
+            if self._state is FollowState.FOLLOWING:
+                self._set(FollowState.CONNECTING)
+            return False
+
+    def _set(self, state: FollowState) -> None:
+        self._state = state
+        self._changed.notify_all()
+
+
+def _follow(entry: Followed) -> pb.WatchRequest:
+    return pb.WatchRequest(
+        follow=pb.FollowNamespace(
+            namespace=entry.path, tokenizer=entry.tokenizer, generation=entry.generation
+        )
+    )

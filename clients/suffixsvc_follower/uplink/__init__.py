@@ -1,0 +1,1 @@
+"""What a follower writes, sent to its service in the background."""

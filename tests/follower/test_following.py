@@ -1,0 +1,272 @@
+"""Followers of a real service: what they hold, what they write, and what others see of it."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+
+from follower.conftest import Connect
+from suffixsvc import SuffixCache
+from suffixsvc.errors import (
+    InvalidConfigError,
+    ServiceUnavailableError,
+    TokenizerMismatchError,
+    UnknownNamespaceError,
+)
+from suffixsvc.types import Backend, DraftSource
+from suffixsvc_client import SuffixClient
+from suffixsvc_follower import Follower, FollowState, connect
+from support.serving import eventually
+
+PATH = "acme/sql"
+#: a text that others write, and its beginning
+TEXT = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
+
+
+def held(follower: Follower, path: str = PATH) -> set[int]:
+    """Ids of the outputs that a follower holds."""
+    entry = follower._parts.table.get(path)
+    assert entry is not None
+    return entry.copy.outputs()
+
+
+def logged(cache: SuffixCache, path: str = PATH) -> set[int]:
+    """Ids of the outputs in the log."""
+    return {each.output_id for each in cache._parts.store.scan(path)} if cache.has_namespace(path) else set()
+
+
+def test_a_follower_drafts_what_the_service_holds(cache: SuffixCache, follow: Connect) -> None:
+    cache.namespace(PATH).add_output(TEXT)
+    follower = follow(PATH)
+    assert isinstance(follower, Backend)
+    namespace = follower.namespace(PATH)
+    assert namespace.wait(60)
+    with namespace.open_session([1, 2]) as session:
+        draft = session.step(TEXT[:4], max_draft_tokens=3)
+        assert draft.token_ids.tolist() == TEXT[4:7]
+        assert set(draft.sources.tolist()) == {DraftSource.NAMESPACE}
+
+
+def test_sealed_outputs_are_mapped_from_the_service(cache: SuffixCache, follow: Connect) -> None:
+    for shift in range(20):
+        cache.namespace(PATH).add_output([token + 100 * shift for token in TEXT])
+    cache.seal(PATH)
+    follower = follow(PATH)
+    assert follower.wait(PATH, 60)
+    entry = follower._parts.table.get(PATH)
+    assert entry is not None
+    assert entry.copy.mapped_bytes > 0
+    assert held(follower) == logged(cache)
+    # a merge and more outputs, while it is followed
+    cache.namespace(PATH).add_output([1, 2, 3])
+    cache.compact(PATH)
+    eventually(lambda: len(entry.copy.sealed()) == 1 and held(follower) == logged(cache), "the merge is followed")
+
+
+def test_outputs_of_others_arrive_and_forgotten_ones_leave(cache: SuffixCache, follow: Connect) -> None:
+    follower = follow(PATH)
+    assert follower.wait(PATH, 60)
+    first = cache.namespace(PATH).add_output(TEXT)
+    eventually(lambda: held(follower) == {first}, "the output is followed")
+    cache.namespace(PATH).forget(first)
+    eventually(lambda: not held(follower), "the deletion is followed")
+    with follower.namespace(PATH).open_session([1]) as session:
+        assert len(session.step(TEXT[:4])) == 0
+
+
+def test_what_a_follower_writes_is_stored_and_drafted_by_others(cache: SuffixCache, follow: Connect) -> None:
+    one, two = follow(PATH), follow(PATH)
+    session = one.namespace(PATH).open_session([1, 2, 3], labels={"agent": "a"})
+    session.step(TEXT[:5])
+    session.append_context([500, 501])
+    session.step(TEXT[5:], verified=(1, 0, 0))
+    output_id = session.close()
+    assert output_id is not None
+    stored = next(cache._parts.store.scan(PATH))
+    assert stored.output_id == output_id
+    assert stored.output.token_ids.tolist() == TEXT
+    assert stored.output.segment_lens == (5, 5)
+    assert stored.output.prompt_tail.tolist() == [1, 2, 3]
+    assert dict(stored.output.labels) == {"agent": "a"}
+    assert session.close() == output_id
+    eventually(lambda: held(one) == held(two) == {output_id}, "both hold it")
+    for follower in (one, two):
+        with follower.namespace(PATH).open_session([3]) as reader:
+            assert reader.step(TEXT[5:8], max_draft_tokens=2).token_ids.tolist() == TEXT[8:]
+
+
+def test_live_text_of_a_sibling_is_drafted_and_retracted(cache: SuffixCache, follow: Connect) -> None:
+    writer, reader = follow(PATH), follow(PATH)
+    session = writer.namespace(PATH).open_session([1, 2])
+    session.step(TEXT)
+
+    def drafted() -> list[int]:
+        with reader.namespace(PATH).open_session([5]) as other:
+            draft: list[int] = other.step(TEXT[:4], max_draft_tokens=3).token_ids.tolist()
+            other.close(commit=False)
+            return draft
+
+    eventually(lambda: drafted() == TEXT[4:7], "live text is drafted")
+    session.close(commit=False)
+    eventually(lambda: drafted() == [], "discarded text is drafted no more")
+    entry = reader._parts.table.get(PATH)
+    assert entry is not None
+    eventually(lambda: len(entry.copy.mirrors) == 0, "its mirror is gone")
+    eventually(lambda: cache.stats().sessions == 0, "the service's sessions are closed")
+    assert not logged(cache)
+
+
+def test_a_private_session_leaves_nothing_at_the_service(cache: SuffixCache, follow: Connect) -> None:
+    cache.namespace(PATH).add_output(TEXT)
+    follower = follow(PATH)
+    assert follower.wait(PATH, 60)
+    sent = follower.counts
+    session = follower.namespace(PATH).open_session([1], private=True)
+    assert session.step(TEXT[:4], max_draft_tokens=3).token_ids.tolist() == TEXT[4:7]
+    session.step([90, 91, 92, 93])
+    with follower.namespace(PATH).open_session([2]) as other:
+        assert len(other.step([90, 91, 92])) == 0
+        other.close(commit=False)
+    assert session.close() is None
+    assert len(logged(cache)) == 1
+    assert follower.counts.steps - sent.steps <= 1  # of the other session
+
+
+def test_an_abandoned_session_is_discarded(cache: SuffixCache, follow: Connect) -> None:
+    follower = follow(PATH)
+    session = follower.namespace(PATH).open_session([1])
+    session.step(TEXT)
+    eventually(lambda: cache.stats().sessions == 1, "it is live at the service")
+    del session
+    gc.collect()
+    eventually(lambda: cache.stats().sessions == 0, "it is ended at the service")
+    entry = follower._parts.table.get(PATH)
+    assert entry is not None
+    eventually(lambda: entry.copy.live_sessions == 0, "its text is gone here")
+    assert not logged(cache)
+
+
+def test_reads_and_their_errors(cache: SuffixCache, follow: Connect) -> None:
+    cache.namespace("lib/other", "fingerprint").add_output(TEXT)
+    follower = follow()
+    namespace = follower.namespace(PATH, "fingerprint")
+    with pytest.raises(UnknownNamespaceError):
+        namespace.open_session([1], reads=["lib/none"])
+    with namespace.open_session([1], reads=["lib/other"]) as session:
+        assert follower.wait("lib/other", 60)
+        assert session.step(TEXT[:4], max_draft_tokens=3).token_ids.tolist() == TEXT[4:7]
+    with pytest.raises(TokenizerMismatchError):
+        follower.namespace(PATH, "another").open_session([1])
+
+
+def test_default_reads_of_the_service(cache: SuffixCache, follow: Connect) -> None:
+    cache.namespace("lib/corpus", "fingerprint").add_output(TEXT)
+    cache.read_by_default(["lib/corpus"])
+    follower = follow()
+    assert follower.wait_for_answer(60) is FollowState.FOLLOWING
+    with follower.namespace(PATH, "fingerprint").open_session([1]) as session:
+        assert follower.wait("lib/corpus", 60)
+        assert session.step(TEXT[:4], max_draft_tokens=3).token_ids.tolist() == TEXT[4:7]
+
+
+def test_a_deleted_namespace_and_its_successor(cache: SuffixCache, follow: Connect) -> None:
+    cache.namespace(PATH).add_output(TEXT)
+    follower = follow(PATH)
+    assert follower.wait(PATH, 60)
+    session = follower.namespace(PATH).open_session([1])
+    session.step([70, 71, 72])
+    follower.delete_namespace(PATH, force=True)
+    eventually(lambda: not held(follower), "the deletion is followed")
+    assert session.close() is None, "its text was deleted with the namespace"
+    new = cache.namespace(PATH).add_output([3, 4, 5])
+    eventually(lambda: held(follower) == {new}, "the later namespace is followed")
+
+
+def test_a_namespace_that_is_created_later(cache: SuffixCache, follow: Connect) -> None:
+    follower = follow(PATH)
+    assert follower.wait(PATH, 60)
+    assert not cache.has_namespace(PATH)
+    new = cache.namespace(PATH).add_output(TEXT)
+    eventually(lambda: held(follower) == {new}, "it is followed")
+
+
+def test_use_reaches_the_service(cache: SuffixCache, follow: Connect) -> None:
+    namespace = cache.namespace(PATH)
+    namespace.add_output(TEXT)
+    follower = follow(PATH)
+    assert follower.wait(PATH, 60)
+    with follower.namespace(PATH).open_session([1]) as session:
+        session.step(TEXT[:4], max_draft_tokens=3)
+        session.step(TEXT[4:8], max_draft_tokens=3)
+    eventually(lambda: namespace.stats().num_steps == 2, "steps are counted")
+    stats = namespace.stats()
+    assert stats.num_drafts == 2
+    assert stats.num_accepted_tokens == 3
+
+
+def test_idle_namespaces_are_dropped(cache: SuffixCache, address: str) -> None:
+    from dataclasses import replace  # noqa: PLC0415
+
+    from follower.conftest import CONFIG  # noqa: PLC0415
+
+    cache.namespace(PATH).add_output(TEXT)
+    with Follower(address, replace(CONFIG, idle_seconds=0.5), [(PATH, "")]) as follower:
+        assert follower.wait(PATH, 60)
+        session = follower.namespace("acme/used").open_session([1])
+        eventually(lambda: follower._parts.table.get(PATH) is None, "it is followed no more")
+        assert follower._parts.table.get("acme/used") is not None
+        session.close()
+        with follower.namespace(PATH).open_session([1]) as again:
+            assert follower.wait(PATH, 60)
+            assert len(again.step(TEXT[:4], max_draft_tokens=3)) == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_followers_hold_what_the_log_holds(cache: SuffixCache, follow: Connect, seed: int) -> None:
+    """Random writes by followers and the service, deletions, seals, merges; at rest all are equal."""
+    rng = random.Random(seed)
+    followers = [follow(PATH) for _ in range(3)]
+    sessions = []
+    for _ in range(120):
+        match rng.randrange(9):
+            case 0 | 1:
+                sessions.append(rng.choice(followers).namespace(PATH).open_session([rng.randrange(9)]))
+            case 2 | 3 | 4 if sessions:
+                rng.choice(sessions).step([rng.randrange(9) for _ in range(rng.randrange(1, 9))])
+            case 5 if sessions:
+                sessions.pop(rng.randrange(len(sessions))).close(rng.random() < 0.7, wait=rng.random() < 0.7)
+            case 6:
+                cache.namespace(PATH).add_output([rng.randrange(9) for _ in range(rng.randrange(1, 40))])
+            case 7:
+                ids = list(logged(cache))
+                if ids:
+                    cache.namespace(PATH).forget(rng.choice(ids))
+            case _:
+                rng.choice((cache.seal, cache.compact))(PATH) if cache.has_namespace(PATH) else None
+    for session in sessions:
+        session.close()
+    eventually(lambda: cache.stats().sessions == 0, "all sessions are closed")
+    for follower in followers:
+        eventually(lambda f=follower: held(f) == logged(cache), "a follower holds what the log holds")  # type: ignore[misc]
+        entry = follower._parts.table.get(PATH)
+        assert entry is not None
+        eventually(lambda e=entry: len(e.copy.mirrors) == 0, "no live text is left")  # type: ignore[misc]
+        entry.copy.check()
+        snapshot = entry.copy.consistency_snapshot()
+        assert snapshot is not None
+
+
+def test_connecting(address: str) -> None:
+    with connect(address, mode="remote") as remote:
+        assert isinstance(remote, SuffixClient)
+    with connect(address, [PATH], mode="follow") as follower:
+        assert isinstance(follower, Follower)
+        assert follower.state is FollowState.FOLLOWING
+    with pytest.raises(InvalidConfigError, match="mode must be one of"):
+        connect(address, mode="best")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfigError):
+        connect("nowhere")
+    with pytest.raises(ServiceUnavailableError):
+        connect("unix:/nonexistent/s.sock", mode="follow")
