@@ -22,6 +22,7 @@ from suffixsvc_follower.namespace import FollowerNamespace
 from suffixsvc_follower.parts import FollowerParts
 from suffixsvc_follower.session import FollowerSession
 from suffixsvc_follower.stream.connection import FollowState
+from suffixsvc_follower.stream.followed import Followed
 
 
 class Follower(ClosedOnExit):
@@ -123,6 +124,10 @@ class Follower(ClosedOnExit):
         if entry.refused is not None:
             raise entry.refused
         return done
+
+    def followed(self, path: str) -> Followed:
+        """The copy of a namespace and what it is used by; the namespace is followed from now on."""
+        return self._parts.follow(validate_namespace(path), "")
 
     @property
     def state(self) -> FollowState:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from suffixsvc import Limits, SuffixCache
-from suffixsvc_client import ClientConfig
-from suffixsvc_follower import Follower, FollowerConfig
+from suffixsvc_follower import Follower
+from support.following import CONFIG, Connect
 from support.serving import serving, socket_dir
-
-#: a service in this process, beside a loaded machine, may answer late
-CONFIG = FollowerConfig(client=ClientConfig(step_timeout_s=60, open_timeout_s=60), connect_seconds=60)
-
-Connect = Callable[..., Follower]
 
 
 @pytest.fixture

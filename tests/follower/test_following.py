@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import random
+from dataclasses import replace
 
 import pytest
 
-from follower.conftest import Connect
 from suffixsvc import SuffixCache
 from suffixsvc.errors import (
     InvalidConfigError,
@@ -18,23 +18,12 @@ from suffixsvc.errors import (
 from suffixsvc.types import Backend, DraftSource
 from suffixsvc_client import SuffixClient
 from suffixsvc_follower import Follower, FollowState, connect
+from support.following import CONFIG, Connect, followed, held, logged
 from support.serving import eventually
 
 PATH = "acme/sql"
 #: a text that others write, and its beginning
 TEXT = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
-
-
-def held(follower: Follower, path: str = PATH) -> set[int]:
-    """Ids of the outputs that a follower holds."""
-    entry = follower._parts.table.get(path)
-    assert entry is not None
-    return entry.copy.outputs()
-
-
-def logged(cache: SuffixCache, path: str = PATH) -> set[int]:
-    """Ids of the outputs in the log."""
-    return {each.output_id for each in cache._parts.store.scan(path)} if cache.has_namespace(path) else set()
 
 
 def test_a_follower_drafts_what_the_service_holds(cache: SuffixCache, follow: Connect) -> None:
@@ -55,23 +44,22 @@ def test_sealed_outputs_are_mapped_from_the_service(cache: SuffixCache, follow: 
     cache.seal(PATH)
     follower = follow(PATH)
     assert follower.wait(PATH, 60)
-    entry = follower._parts.table.get(PATH)
-    assert entry is not None
+    entry = followed(follower, PATH)
     assert entry.copy.mapped_bytes > 0
-    assert held(follower) == logged(cache)
+    assert held(follower, PATH) == logged(cache, PATH)
     # a merge and more outputs, while it is followed
     cache.namespace(PATH).add_output([1, 2, 3])
     cache.compact(PATH)
-    eventually(lambda: len(entry.copy.sealed()) == 1 and held(follower) == logged(cache), "the merge is followed")
+    eventually(lambda: len(entry.copy.sealed()) == 1 and held(follower, PATH) == logged(cache, PATH), "the merge is followed")
 
 
 def test_outputs_of_others_arrive_and_forgotten_ones_leave(cache: SuffixCache, follow: Connect) -> None:
     follower = follow(PATH)
     assert follower.wait(PATH, 60)
     first = cache.namespace(PATH).add_output(TEXT)
-    eventually(lambda: held(follower) == {first}, "the output is followed")
+    eventually(lambda: held(follower, PATH) == {first}, "the output is followed")
     cache.namespace(PATH).forget(first)
-    eventually(lambda: not held(follower), "the deletion is followed")
+    eventually(lambda: not held(follower, PATH), "the deletion is followed")
     with follower.namespace(PATH).open_session([1]) as session:
         assert len(session.step(TEXT[:4])) == 0
 
@@ -91,7 +79,7 @@ def test_what_a_follower_writes_is_stored_and_drafted_by_others(cache: SuffixCac
     assert stored.output.prompt_tail.tolist() == [1, 2, 3]
     assert dict(stored.output.labels) == {"agent": "a"}
     assert session.close() == output_id
-    eventually(lambda: held(one) == held(two) == {output_id}, "both hold it")
+    eventually(lambda: held(one, PATH) == held(two, PATH) == {output_id}, "both hold it")
     for follower in (one, two):
         with follower.namespace(PATH).open_session([3]) as reader:
             assert reader.step(TEXT[5:8], max_draft_tokens=2).token_ids.tolist() == TEXT[8:]
@@ -111,11 +99,10 @@ def test_live_text_of_a_sibling_is_drafted_and_retracted(cache: SuffixCache, fol
     eventually(lambda: drafted() == TEXT[4:7], "live text is drafted")
     session.close(commit=False)
     eventually(lambda: drafted() == [], "discarded text is drafted no more")
-    entry = reader._parts.table.get(PATH)
-    assert entry is not None
+    entry = followed(reader, PATH)
     eventually(lambda: len(entry.copy.mirrors) == 0, "its mirror is gone")
     eventually(lambda: cache.stats().sessions == 0, "the service's sessions are closed")
-    assert not logged(cache)
+    assert not logged(cache, PATH)
 
 
 def test_a_private_session_leaves_nothing_at_the_service(cache: SuffixCache, follow: Connect) -> None:
@@ -130,7 +117,7 @@ def test_a_private_session_leaves_nothing_at_the_service(cache: SuffixCache, fol
         assert len(other.step([90, 91, 92])) == 0
         other.close(commit=False)
     assert session.close() is None
-    assert len(logged(cache)) == 1
+    assert len(logged(cache, PATH)) == 1
     assert follower.counts.steps - sent.steps <= 1  # of the other session
 
 
@@ -142,10 +129,9 @@ def test_an_abandoned_session_is_discarded(cache: SuffixCache, follow: Connect) 
     del session
     gc.collect()
     eventually(lambda: cache.stats().sessions == 0, "it is ended at the service")
-    entry = follower._parts.table.get(PATH)
-    assert entry is not None
+    entry = followed(follower, PATH)
     eventually(lambda: entry.copy.live_sessions == 0, "its text is gone here")
-    assert not logged(cache)
+    assert not logged(cache, PATH)
 
 
 def test_reads_and_their_errors(cache: SuffixCache, follow: Connect) -> None:
@@ -178,10 +164,10 @@ def test_a_deleted_namespace_and_its_successor(cache: SuffixCache, follow: Conne
     session = follower.namespace(PATH).open_session([1])
     session.step([70, 71, 72])
     follower.delete_namespace(PATH, force=True)
-    eventually(lambda: not held(follower), "the deletion is followed")
+    eventually(lambda: not held(follower, PATH), "the deletion is followed")
     assert session.close() is None, "its text was deleted with the namespace"
     new = cache.namespace(PATH).add_output([3, 4, 5])
-    eventually(lambda: held(follower) == {new}, "the later namespace is followed")
+    eventually(lambda: held(follower, PATH) == {new}, "the later namespace is followed")
 
 
 def test_a_namespace_that_is_created_later(cache: SuffixCache, follow: Connect) -> None:
@@ -189,7 +175,7 @@ def test_a_namespace_that_is_created_later(cache: SuffixCache, follow: Connect) 
     assert follower.wait(PATH, 60)
     assert not cache.has_namespace(PATH)
     new = cache.namespace(PATH).add_output(TEXT)
-    eventually(lambda: held(follower) == {new}, "it is followed")
+    eventually(lambda: held(follower, PATH) == {new}, "it is followed")
 
 
 def test_use_reaches_the_service(cache: SuffixCache, follow: Connect) -> None:
@@ -207,10 +193,6 @@ def test_use_reaches_the_service(cache: SuffixCache, follow: Connect) -> None:
 
 
 def test_idle_namespaces_are_dropped(cache: SuffixCache, address: str) -> None:
-    from dataclasses import replace  # noqa: PLC0415
-
-    from follower.conftest import CONFIG  # noqa: PLC0415
-
     cache.namespace(PATH).add_output(TEXT)
     with Follower(address, replace(CONFIG, idle_seconds=0.5), [(PATH, "")]) as follower:
         assert follower.wait(PATH, 60)
@@ -240,7 +222,7 @@ def test_followers_hold_what_the_log_holds(cache: SuffixCache, follow: Connect, 
             case 6:
                 cache.namespace(PATH).add_output([rng.randrange(9) for _ in range(rng.randrange(1, 40))])
             case 7:
-                ids = list(logged(cache))
+                ids = list(logged(cache, PATH))
                 if ids:
                     cache.namespace(PATH).forget(rng.choice(ids))
             case _:
@@ -249,9 +231,8 @@ def test_followers_hold_what_the_log_holds(cache: SuffixCache, follow: Connect, 
         session.close()
     eventually(lambda: cache.stats().sessions == 0, "all sessions are closed")
     for follower in followers:
-        eventually(lambda f=follower: held(f) == logged(cache), "a follower holds what the log holds")  # type: ignore[misc]
-        entry = follower._parts.table.get(PATH)
-        assert entry is not None
+        eventually(lambda f=follower: held(f, PATH) == logged(cache, PATH), "a follower holds what the log holds")  # type: ignore[misc]
+        entry = followed(follower, PATH)
         eventually(lambda e=entry: len(e.copy.mirrors) == 0, "no live text is left")  # type: ignore[misc]
         entry.copy.check()
         snapshot = entry.copy.consistency_snapshot()

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 import grpc
 
 from suffixsvc import SuffixCache, wire
-from suffixsvc.errors import ProtocolError
+from suffixsvc.errors import ProtocolError, ServiceTimeoutError
 from suffixsvc.types import Draft, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.values import as_token_array
@@ -23,6 +23,7 @@ from suffixsvc_client.transport.direct import open_transport
 from suffixsvc_client.transport.grpc_sync import GrpcTransport
 from suffixsvc_client.transport.interface import CHANNEL_OPTIONS, Transport
 from suffixsvc_driver.drafts.chain import common_prefix
+from suffixsvc_follower import Follower
 
 #: long timeout: a benchmark measures a slow answer instead of getting an empty draft
 _TIMEOUT_S = 5.0
@@ -119,6 +120,39 @@ class EngineSteps(_Steps):
         """Close the sessions."""
         for session in self._sessions:
             session.close(commit=False)
+
+
+class FollowerSteps(_Steps):
+    """The sessions on a follower in this process.
+
+    Args:
+        patience_s: longest wait for the contents, seconds.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        prompts: Sequence[TokenArray],
+        texts: Sequence[TokenArray],
+        max_draft_tokens: int,
+        patience_s: float = 600.0,
+    ) -> None:
+        super().__init__(texts, max_draft_tokens)
+        self._follower = Follower(target, namespaces=[(NAMESPACE, "")])
+        if not self._follower.wait(NAMESPACE, patience_s):
+            raise ServiceTimeoutError("the contents of the namespace did not arrive")
+        namespace = self._follower.namespace(NAMESPACE)
+        self._sessions = [namespace.open_session(prompt) for prompt in prompts]
+
+    def _step(self) -> list[Draft]:
+        pairs = zip(self._sessions, self._new, strict=True)
+        return [session.step(new, self._width) for session, new in pairs]
+
+    def close(self) -> None:
+        """Close the sessions and the follower."""
+        for session in self._sessions:
+            session.close(commit=False)
+        self._follower.close()
 
 
 class _Measuring:
