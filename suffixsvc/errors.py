@@ -18,6 +18,7 @@
     ├── UnknownNamespaceError
     ├── NamespaceInUseError                   has live sessions and cannot be deleted
     ├── UnknownOutputError
+    ├── UnknownSegmentError                   not in the namespace's manifest (any more)
     ├── TokenizerMismatchError
     ├── LimitExceededError                    sessions, prompt length, message size
     ├── StoreError
@@ -34,6 +35,7 @@
     │   ├── ServiceUnavailableError
     │   ├── ServiceTimeoutError
     │   ├── ProtocolError                     the peer does not speak this protocol
+    │   ├── UnsupportedVersionError           the peer speaks another version of it
     │   └── ListenError                       busy port, stale socket, refused address
     ├── ModelError
     │   ├── ModelNotFoundError
@@ -176,6 +178,10 @@ class UnknownOutputError(SuffixError):
     """The output does not exist in this namespace."""
 
 
+class UnknownSegmentError(SuffixError):
+    """The manifest of the namespace has no segment of this name, or not any more."""
+
+
 class TokenizerMismatchError(SuffixError):
     """The namespace holds tokens of another tokenizer."""
 
@@ -238,6 +244,10 @@ class ServiceTimeoutError(ServiceError):
 
 class ProtocolError(ServiceError):
     """A message violates the protocol."""
+
+
+class UnsupportedVersionError(ServiceError):
+    """The peer speaks another version of the protocol; the remedy says which side to upgrade."""
 
 
 class ListenError(ServiceError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +89,49 @@ class StoredOutput:
     output_id: OutputId
     written_at: float  #: seconds since the epoch, in store time (:mod:`suffixsvc.clock`)
     output: NewOutput
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerName:
+    """A follower: a process that keeps a copy of namespaces and drafts from it.
+
+    Attributes:
+        follower_id: its UUID.
+        description: for operators.
+    """
+
+    follower_id: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionReceipt:
+    """Which followers of a namespace have applied a deletion. Both are empty where there are none.
+
+    Attributes:
+        acknowledged: they draft from nothing that was deleted.
+        silent: they did not answer in time, and may draft from what was deleted until they do, or until their
+            lease is over (at most 15 s).
+    """
+
+    acknowledged: tuple[FollowerName, ...] = ()
+    silent: tuple[FollowerName, ...] = ()
+
+
+class DeletedOutputs(int):
+    """The number of outputs of a deleted namespace.
+
+    Attributes:
+        receipt: which followers of the namespace have applied the deletion.
+    """
+
+    receipt: DeletionReceipt
+
+    def __new__(cls, outputs: int, receipt: DeletionReceipt | None = None) -> Self:
+        """Args: outputs: the number. receipt: None: an empty one."""
+        number = super().__new__(cls, outputs)
+        number.receipt = receipt or DeletionReceipt()
+        return number
 
 
 @dataclass(frozen=True, slots=True)

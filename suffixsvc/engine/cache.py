@@ -190,6 +190,11 @@ class SuffixCache(ClosedOnExit):
         tokenizers = {record.path: record.tokenizer for record in self.namespaces()}
         self._parts.sessions.read_by_default(paths, tokenizers)
 
+    def default_reads(self) -> list[NamespaceRecord]:
+        """The namespaces that every new session reads besides its own and those it names."""
+        chosen = self._parts.sessions.default_reads
+        return [record for record in self.namespaces() if record.path in chosen] if chosen else []
+
     # ------------------------------------------------------------------------------------ maintenance
 
     def expire(self, now: float | None = None) -> int:

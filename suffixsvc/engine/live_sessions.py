@@ -60,6 +60,11 @@ class LiveSessions:
         validate_default_reads(tokenizers[path] for path in chosen)
         self._default_reads = chosen
 
+    @property
+    def default_reads(self) -> tuple[str, ...]:
+        """Paths of the namespaces that every new session reads."""
+        return self._default_reads
+
     def require_writable(self, path: str) -> None:
         """Raise InvalidNamespaceError for a namespace that is read by default, and therefore read-only."""
         if path in self._default_reads:

@@ -11,16 +11,18 @@ as a change. Readers apply changes by output id, so that both are harmless.
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 
 from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.base.log_rows import rows_of
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.errors import UnknownNamespaceError
+from suffixsvc.index.namespace_stats import ReportedCounts
 from suffixsvc.log_types import LogChanges, LogPosition, NamespaceContents, SealedContents
+from suffixsvc.runtime.weak_calls import weak_callback
 from suffixsvc.store.base import Store
-from suffixsvc.types import OutputId, StoredOutput
+from suffixsvc.types import OutputId, SegmentRecord, StoredOutput
 
 
 class LogFeed:
@@ -37,8 +39,9 @@ class LogFeed:
         self._committed = threading.Condition()
         #: number of commits, and of calls of :meth:`wake`
         self._events = 0
-        wake = weakref.WeakMethod(self.wake)  # the store's thread must not keep the cache alive
-        store.set_commit_listener(lambda _lsn: _call(wake()))
+        self._listeners: tuple[Callable[[], None], ...] = ()
+        # weak: the store's thread must not keep the cache alive
+        store.set_commit_listener(weak_callback(self._on_commit))
 
     @property
     def events(self) -> int:
@@ -50,6 +53,22 @@ class LogFeed:
         with self._committed:
             self._events += 1
             self._committed.notify_all()
+            listeners = self._listeners
+        for listener in listeners:
+            listener()
+
+    def _on_commit(self, _lsn: OutputId) -> None:
+        self.wake()
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every commit, on the store's thread: it must be short and not wait."""
+        with self._committed:
+            self._listeners = (*self._listeners, listener)
+
+    def unsubscribe(self, listener: Callable[[], None]) -> None:
+        """End the calls of a listener; one may be in progress."""
+        with self._committed:
+            self._listeners = tuple(each for each in self._listeners if each != listener)
 
     def wait(self, events: int, seconds: float) -> bool:
         """Wait for a commit after ``events`` was read, at most ``seconds``; whether there was one."""
@@ -83,6 +102,40 @@ class LogFeed:
         except UnknownNamespaceError:
             return 0
 
+    def layout(self) -> tuple[object, object]:
+        """See :meth:`suffixsvc.store.base.Store.layout`."""
+        with self._close_guard.while_open():
+            return self._store.layout()
+
+    def record(self, path: str) -> tuple[int, str]:
+        """Generation and tokenizer fingerprint of a path; (0, "") if the log has no namespace there."""
+        with self._close_guard.while_open():
+            found = self._store.record(path)
+            return (0, "") if found is None else (found[0], found[1].tokenizer)
+
+    def segments(self, path: str) -> tuple[SegmentRecord, ...]:
+        """The manifest of a namespace; empty if the log does not hold it. It reads memory only."""
+        with self._close_guard.while_open():
+            try:
+                return tuple(self._store.segments(path))
+            except UnknownNamespaceError:
+                return ()
+
+    @property
+    def segment_folder(self) -> Path | None:
+        """The folder of segment files, which need not exist; None for a cache in memory."""
+        return self._store.segment_folder
+
+    def record_use(self, path: str, output_ids: Sequence[OutputId], counts: ReportedCounts) -> None:
+        """Record what a reader did with a namespace: outputs that it drafted from, the last one used last,
+        and its counters. Unknown namespaces and outputs are ignored."""
+        with self._close_guard.while_open():
+            index = self._catalog.get(path)
+            if index is not None:
+                index.add_reported(counts)
+                if index.lru is not None and output_ids:
+                    index.lru.touch((), output_ids, self._store.clock.now_us())
+
     def sealed(self, path: str) -> SealedContents:
         """The segments of a namespace. UnknownNamespaceError: the log does not hold it."""
         with self._close_guard.while_open():
@@ -107,9 +160,3 @@ class LogFeed:
         """See :meth:`suffixsvc.store.base.Store.changes`."""
         with self._close_guard.while_open():
             return self._store.changes(after, generations)
-
-
-def _call(function: Callable[[], None] | None) -> None:
-    """Call a function that may have been collected."""
-    if function is not None:
-        function()

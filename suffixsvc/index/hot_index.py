@@ -15,6 +15,7 @@ from suffixsvc.core import Index, StepCounters, new_learner
 from suffixsvc.errors import IndexCorruptError, unknown_namespace
 from suffixsvc.index.engine_state import MaintenanceState, Quota
 from suffixsvc.index.lru_index import LruIndex
+from suffixsvc.index.namespace_stats import ReportedCounts
 from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
 from suffixsvc.policies import Policy
@@ -86,6 +87,8 @@ class HotIndex:
         self.learner = new_learner(weights)
         #: counters of the steps of this namespace's sessions
         self.counters = StepCounters()
+        #: counters of its followers, which draft by themselves
+        self._reported = ReportedCounts()
         self._now_us = now_us
         self.move_lock = threading.Lock()
         self._lock = threading.RLock()
@@ -171,6 +174,11 @@ class HotIndex:
         """Add to the counter of evicted outputs."""
         with self._lock:
             self._evicted += outputs
+
+    def add_reported(self, counts: ReportedCounts) -> None:
+        """Add to the counters of followers."""
+        with self._lock:
+            self._reported = ReportedCounts(*map(sum, zip(self._reported, counts, strict=True)))
 
     def count_refused(self) -> bool:
         """Count a session's output that did not fit; returns whether to log it: once a minute."""

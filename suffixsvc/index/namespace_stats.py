@@ -34,6 +34,15 @@ class NamespaceStats:
     session_bytes: int  #: memory of the live sessions
 
 
+class ReportedCounts(NamedTuple):
+    """Counters of drafts that others took from a namespace, as its followers."""
+
+    steps: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
 class ConsistencySnapshot(NamedTuple):
     """Counts of a hot index, and the counts that it should have, at one moment.
 

@@ -17,6 +17,7 @@ import structlog
 from suffixsvc import core
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
 from suffixsvc.index.hot_index import require_ngram_length
+from suffixsvc.index.live_text import TextPiece, pieces_of
 from suffixsvc.index.namespace import NamespaceIndex
 from suffixsvc.index.pending_commit import Commit, PendingCommit
 from suffixsvc.index.session_calls import (
@@ -345,6 +346,21 @@ class Session:
         return bool(runs) and continues(uuid, session_id, namespace, self.token_ids(), runs[0][0])
 
     # ------------------------------------------------------------------------------------ for the service
+
+    @property
+    def visible(self) -> bool:
+        """Whether other sessions can draft from what this one writes: its output is not retracted."""
+        return not self._pending_commit.retracted
+
+    @property
+    def settled(self) -> bool:
+        """For a closed session, whether the store has decided on its output; True if it has none."""
+        submitted = self._pending_commit.submitted
+        return submitted is None or submitted[1].done()
+
+    def live_pieces(self, known: int, end: int, *, first: int = 0) -> list[TextPiece]:
+        """See :func:`suffixsvc.index.live_text.pieces_of`."""
+        return pieces_of(self._native, known, end, first=first)
 
     def admit_step(self, tokens: int) -> AbstractContextManager[None]:
         """Admit a step of more tokens than a decode step has, in a block.

@@ -22,6 +22,7 @@ from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.runtime.background import PeriodicTask
+from suffixsvc.service.followers.service import LEASE_SECONDS, FollowerService
 from suffixsvc.service.messages import converters
 from suffixsvc.service.messages.converters import shared_fields
 from suffixsvc.service.messages.elements import read_message_id, too_many_error
@@ -29,11 +30,12 @@ from suffixsvc.service.messages.errors import error_detail, shutting_down_error
 from suffixsvc.service.messages.requests import MIN_STEP_LIMIT, STEPS_REMEDY, request_readers
 from suffixsvc.service.sessions.registry import SessionRegistry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import watch_pb2
 
 if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, ExportJob, NamespaceStats, SuffixCache
 
-FEATURES = ("stream", "step-batch", "resume", "export-ngrams")
+FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch")
 #: exports that are counted or read: each holds a thread, files and disk space while its client reads
 MAX_EXPORTS = 4
 
@@ -41,12 +43,15 @@ MAX_EXPORTS = 4
 class Handlers:
     """The methods of suffixsvc.v1.SuffixCache over one embedded engine. Thread-safe; raises SuffixError."""
 
-    def __init__(self, cache: SuffixCache, limits: Limits, *, durable: bool) -> None:
+    def __init__(
+        self, cache: SuffixCache, limits: Limits, *, durable: bool, lease_seconds: float = LEASE_SECONDS
+    ) -> None:
         self._cache = cache
         self._limits = limits
         self._durable = durable
         self.instance_id = str(uuid.uuid4())
         self.sessions = SessionRegistry(cache, limits)
+        self.followers = FollowerService(cache, self.sessions.table, limits, self.instance_id, lease_seconds)
         #: readers of the requests, by the name of a method
         self.readers = request_readers(limits)
         #: the server's tasks, for the statistics
@@ -63,6 +68,7 @@ class Handlers:
     def start_draining(self) -> None:
         """Refuse stream messages from now on."""
         self._draining = True
+        self.followers.drain()
         self.sessions.table.dispatcher.close()
 
     def refuse_while_draining(self) -> None:
@@ -223,15 +229,22 @@ class Handlers:
             yield from converters.export_to_proto(exported, files, namespace.tokenizer)
 
     def forget(self, request: pb.ForgetRequest) -> pb.ForgetReply:
-        """Delete one output."""
+        """Delete one output; the reply says which followers have applied the deletion."""
         self._require_namespace(request.namespace)
         self._cache.namespace(request.namespace).forget(request.output_id)
-        return pb.ForgetReply()
+        return pb.ForgetReply(receipt=self.followers.receipt(request.namespace))
 
     def delete_namespace(self, request: pb.DeleteNamespaceRequest) -> pb.DeleteNamespaceReply:
-        """Delete a namespace with its outputs; the reply has their number."""
+        """Delete a namespace with its outputs; the reply has their number, and a receipt as of Forget."""
         outputs = self._cache.delete_namespace(request.namespace, force=request.force)
-        return pb.DeleteNamespaceReply(outputs=outputs)
+        return pb.DeleteNamespaceReply(outputs=outputs, receipt=self.followers.receipt(request.namespace))
+
+    def fetch_segment(
+        self, request: watch_pb2.FetchSegmentRequest
+    ) -> Generator[watch_pb2.FetchSegmentReply, None, None]:
+        """A segment file of a namespace's manifest, in pieces."""
+        self._require_namespace(request.namespace)
+        return self.followers.fetch_segment(request)
 
     # ------------------------------------------------------------------------------------------- queries
 
@@ -251,8 +264,11 @@ class Handlers:
         """Statistics of one namespace, or of the whole service if none is named."""
         if request.namespace:
             self._require_namespace(request.namespace)
-            return _stats_reply(self._cache.namespace(request.namespace).stats())
+            reply = _stats_reply(self._cache.namespace(request.namespace).stats())
+            reply.followers.extend(self.followers.stats(request.namespace))
+            return reply
         reply = _stats_reply(self._cache.stats())
+        reply.followers.extend(self.followers.stats())
         reply.unkept_sessions = len(self.sessions.failed_closes)
         reply.lost_sessions = self.sessions.failed_closes.lost
         reply.store_failing = self._cache.durability() is not None

@@ -20,6 +20,7 @@ from suffixsvc.runtime.server_lifecycle import (
     stop_signal,
     write_ready_file,
 )
+from suffixsvc.service.calls.admission import MAX_FOLLOWERS
 from suffixsvc.service.listeners.listen import parse_address, prepare
 from suffixsvc.service.logs import LogFormat, configure_logs
 from suffixsvc.service.recovery import recovery_progress
@@ -44,6 +45,8 @@ class ServeConfig:
     debug: bool = False
     #: limit on concurrent streams; each occupies a thread
     max_streams: int = 512
+    #: limit on followers; each occupies a thread; 0: none are allowed
+    max_followers: int = MAX_FOLLOWERS
     limits: Limits = field(default_factory=Limits)
     policies: Policies = field(default_factory=Policies)
     #: fills namespaces before the service accepts calls; returns those that sessions read by default
@@ -85,6 +88,7 @@ def _serve_until_signal(config: ServeConfig) -> None:
             durable=True,
             insecure_network=config.insecure_network,
             max_streams=config.max_streams,
+            max_followers=config.max_followers,
         )
         _serve(server, config)
     log.info("stopped")

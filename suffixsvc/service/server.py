@@ -15,10 +15,12 @@ from suffixsvc.config import Limits
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS, owner_only_umask
-from suffixsvc.service.calls.admission import Admission
+from suffixsvc.service.calls.admission import MAX_FOLLOWERS, Admission
 from suffixsvc.service.calls.health import HealthServicer
 from suffixsvc.service.calls.interceptor import CallInterceptor
 from suffixsvc.service.calls.stalls import CHECK_INTERVAL_SECONDS, StalledCalls
+from suffixsvc.service.followers.live_feed import MIN_WINDOW_SECONDS
+from suffixsvc.service.followers.service import LEASE_SECONDS
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.listeners.direct import DirectSocket
 from suffixsvc.service.listeners.listen import (
@@ -73,18 +75,20 @@ class SuffixServer:
         durable: bool = False,
         insecure_network: bool = False,
         max_streams: int = 512,
+        max_followers: int = MAX_FOLLOWERS,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._addresses = list(addresses)
         self._insecure_network = insecure_network
         self._limits = limits or Limits()
         self._max_streams = max_streams
-        self.handlers = Handlers(cache, self._limits, durable=durable)
+        self.handlers = Handlers(cache, self._limits, durable=durable, lease_seconds=lease_seconds)
         self._stalled = StalledCalls()
         self._servicer = SuffixCacheServicer(self.handlers, self._stalled)
         self._health = HealthServicer()
         self._cache = cache
         self.handlers.background_tasks = self._background_tasks()
-        admission = Admission(max_streams)
+        admission = Admission(max_streams, max_followers)
         self._interceptor = CallInterceptor(admission, self.handlers.readers, self._stalled)
         self._server = self._assemble(admission.threads)
         #: inodes of the socket files, by path
@@ -104,6 +108,7 @@ class SuffixServer:
                 ("expire-outputs", self._expire_outputs, period),
                 ("evict", self._evict, period),
                 ("durability", self._report_durability, CHECK_INTERVAL_SECONDS),
+                ("live-text", self.handlers.followers.live.run_window, MIN_WINDOW_SECONDS),
                 ("stalled-calls", self._stalled.cancel_overdue, CHECK_INTERVAL_SECONDS),
             )
         ]

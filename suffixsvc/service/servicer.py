@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 import grpc
 
@@ -12,8 +14,11 @@ from suffixsvc.engine import ExportJob
 from suffixsvc.service.calls.stalls import StalledCalls
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import watch_pb2
 
-#: time within which a client has to read each piece of an export
+T = TypeVar("T")
+
+#: time within which a client has to read each reply of a stream, such as a piece of an export
 STALLED_SECONDS: Final = 60.0
 
 
@@ -26,11 +31,11 @@ class SuffixCacheServicer:
         #: the exports in progress
         self._exports: set[ExportJob] = set()
         for method in pb.DESCRIPTOR.services_by_name["SuffixCache"].methods_by_name:
-            if method not in ("Stream", "ExportNgrams"):
+            if method not in ("Stream", "ExportNgrams", "Watch", "FetchSegment"):
                 setattr(self, method, _servicer_method(handlers, method))
 
     def drain(self) -> None:
-        """Refuse new messages and cancel exports."""
+        """Refuse new messages, cancel exports, and end the streams of followers."""
         self._handlers.start_draining()
         for job in tuple(self._exports):
             job.cancel()
@@ -53,14 +58,45 @@ class SuffixCacheServicer:
             if not context.add_callback(job.cancel):
                 return  # the call has ended already
             with contextlib.closing(self._handlers.export_ngrams(request, job)) as replies:
-                for reply in replies:
-                    # gRPC waits without a limit for a client that does not read
-                    with self._stalled.deadline(
-                        context, STALLED_SECONDS, "ExportNgrams", "a piece of the export was not read"
-                    ):
-                        yield reply
+                yield from self._timed(replies, context, "ExportNgrams")
         finally:
             self._exports.discard(job)
+
+    def Watch(  # noqa: N802 - gRPC's method name
+        self, request_iterator: Iterator[watch_pb2.WatchRequest], context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        """Send a follower the log; the replies are serialised. See :meth:`FollowerService.watch`."""
+        self._handlers.refuse_while_draining()
+        local = _is_local(context.peer())
+        watched = self._handlers.followers.watch(request_iterator, local=local, on_end=context.add_callback)
+        with contextlib.closing(watched) as replies:
+            yield from self._timed(replies, context, "Watch")
+
+    def FetchSegment(  # noqa: N802 - gRPC's method name
+        self, request: watch_pb2.FetchSegmentRequest, context: grpc.ServicerContext
+    ) -> Iterator[watch_pb2.FetchSegmentReply]:
+        """See :meth:`Handlers.fetch_segment`."""
+        self._handlers.refuse_while_draining()
+        with contextlib.closing(self._handlers.fetch_segment(request)) as replies:
+            yield from self._timed(replies, context, "FetchSegment")
+
+    def _timed(self, replies: Iterator[T], context: grpc.ServicerContext, method: str) -> Iterator[T]:
+        """Send replies, each within a deadline: gRPC itself waits without a limit for the client to read."""
+        for reply in replies:
+            with self._stalled.deadline(context, STALLED_SECONDS, method, "a reply was not read"):
+                yield reply
+
+
+def _is_local(peer: str) -> bool:
+    """Whether gRPC's name of a peer is that of a process on this host."""
+    kind, _, address = peer.partition(":")
+    if kind == "unix":
+        return True
+    host = unquote(address.rpartition(":")[0]).strip("[]").partition("%")[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _servicer_method(handlers: Handlers, method: str) -> Callable[[Any, grpc.ServicerContext], Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Final, TypeVar
 
 from suffixsvc.clock import ExpiryCutoff, StoreClock
 from suffixsvc.errors import StoreError, StoreFullError, SuffixError
-from suffixsvc.log_types import LogChanges, LogPosition
+from suffixsvc.store.log_reading import LogReading
+from suffixsvc.store.manifests import Manifests
 from suffixsvc.store.records.keys import state_key
 from suffixsvc.store.records.table_records import decode_state
 from suffixsvc.store.records.validation import (
@@ -19,7 +19,7 @@ from suffixsvc.store.records.validation import (
     check_output,
     check_state_name,
 )
-from suffixsvc.store.transactions import changes, manifest, removal
+from suffixsvc.store.transactions import removal
 from suffixsvc.store.transactions.operations import Operation, append_operation
 from suffixsvc.store.transactions.scans import Log, Scans
 from suffixsvc.store.transactions.write_view import WriteView
@@ -29,7 +29,6 @@ from suffixsvc.types import (
     NewOutput,
     OutputId,
     OutputOutline,
-    SegmentRecord,
     StoredOutput,
     StoreStats,
 )
@@ -42,11 +41,9 @@ _OUTLINE_ROWS: Final = 4096
 _DELETED_ROWS: Final = 256
 #: tokens of one transaction that deletes expired outputs; one row in any case
 _DELETED_TOKENS: Final = 1 << 20
-#: approximate bytes of an edit of the manifest
-_EDIT_BYTES: Final = 1024
 
 
-class Store(ABC):
+class Store(LogReading, Manifests, ABC):
     """The durable log of outputs. LMDB and memory implement it.
 
     Thread-safe. Every method raises :class:`suffixsvc.errors.StoreError` or a subclass.
@@ -75,7 +72,7 @@ class Store(ABC):
         self._require_may_wait()
         return self._submit(Operation(apply, size, frees=frees)).result()
 
-    def _require_may_wait(self) -> None:  # noqa: B027  # of a store with a thread
+    def _require_may_wait(self) -> None:  # of a store with a thread
         """Raise StoreError on the thread that runs the operations."""
 
     def _in_slices(self, work: Callable[[int], T]) -> Iterator[T]:
@@ -289,95 +286,6 @@ class Store(ABC):
 
         removed = next(self._in_slices(delete))
         return sorted(removed, key=lambda stored: stored.output_id)
-
-    # --- following the log: outputs and deletions in the order in which they were logged ---------------
-
-    def generation(self, namespace: str) -> int:
-        """A number of the namespace, which is greater for a later namespace of the same path.
-
-        Raises:
-            UnknownNamespaceError.
-        """
-        self._log.require_usable()
-        return self._log.snapshot.names.require(namespace)
-
-    def position(self) -> LogPosition:
-        """The position after everything that the log holds."""
-        with self._log.read() as view:
-            return changes.position_at(view, view.counters.last_lsn)
-
-    def changes(self, after: LogPosition, generations: Collection[int]) -> LogChanges | None:
-        """The next changes of namespaces after a position, a bounded number; none at the end of the log.
-
-        Args:
-            generations: of the namespaces, see :meth:`generation`; they need not exist any more.
-
-        Returns:
-            None if the log does not lead on from there: it has forgotten deletions since, or it is another
-            log, or an older backup of it. The reader then begins again from the contents.
-        """
-        with self._log.read() as view:
-            if not changes.leads_on_from(view, after):
-                return None
-            return changes.changes_after(view, after.lsn, generations)
-
-    # --- the manifest: the ranges of the log in sealed segments. A deletion in one leaves a tombstone --
-
-    @property
-    @abstractmethod
-    def segment_folder(self) -> Path | None:
-        """The folder of segment files, which need not exist. None: a store in memory, without segments."""
-
-    def segments(self, namespace: str) -> list[SegmentRecord]:
-        """The namespace's manifest, ordered by range."""
-        self._log.require_usable()
-        snapshot = self._log.snapshot
-        return list(snapshot.manifests.get(snapshot.names.require(namespace), ()))
-
-    def tombstones(self, namespace: str) -> dict[OutputId, int]:
-        """Deleted outputs that a segment still holds, and their tokens, ordered by id."""
-        with self._log.read() as view:
-            return view.tombstones(view.names.require(namespace))
-
-    def sealed(self, namespace: str) -> tuple[list[SegmentRecord], dict[OutputId, int]]:
-        """:meth:`segments` and :meth:`tombstones`, of one moment: a merge removes tombstones."""
-        with self._log.read() as view:
-            number = view.names.require(namespace)
-            return list(view.manifest(number)), view.tombstones(number)
-
-    def add_segment(
-        self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]
-    ) -> SegmentRecord:
-        """Add a segment of these outputs (id -> tokens) to the manifest, durably.
-
-        Its range is from the lowest to the highest of them. Outputs deleted since they were read get their
-        tombstone in the same transaction.
-
-        Raises:
-            ManifestError: the log has further outputs in that range, or another segment overlaps it; nothing
-                was changed.
-        """
-        return self._call(
-            lambda view: manifest.add_segment(view, namespace, name, file_bytes, outputs), _EDIT_BYTES
-        )
-
-    def replace_segments(
-        self, namespace: str, names: Sequence[str], name: str, file_bytes: int, left_out: Sequence[OutputId]
-    ) -> SegmentRecord:
-        """Replace adjacent segments by one, durably; the tombstones of ``left_out`` are removed.
-
-        Raises:
-            ManifestError: the segments are not adjacent, or one is not in the manifest; nothing was changed.
-        """
-        return self._call(
-            lambda view: manifest.replace_segments(view, namespace, names, name, file_bytes, left_out),
-            _EDIT_BYTES,
-            frees=True,
-        )
-
-    def drop_segments(self, namespace: str, names: Sequence[str]) -> None:
-        """Remove segments and the tombstones of their ranges from the manifest, durably."""
-        self._call(lambda view: manifest.drop_segments(view, namespace, names), frees=True)
 
     # --- states, health -----------------------------------------------------------------------------
 

@@ -41,6 +41,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_MISSING_EXTRA: _ClassVar[ErrorCode]
     ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
     ERROR_CODE_NAMESPACE_IN_USE: _ClassVar[ErrorCode]
+    ERROR_CODE_UNSUPPORTED_VERSION: _ClassVar[ErrorCode]
+    ERROR_CODE_UNKNOWN_SEGMENT: _ClassVar[ErrorCode]
 
 class DraftSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -86,6 +88,8 @@ ERROR_CODE_VOCABULARY_MISMATCH: ErrorCode
 ERROR_CODE_MISSING_EXTRA: ErrorCode
 ERROR_CODE_INTERNAL: ErrorCode
 ERROR_CODE_NAMESPACE_IN_USE: ErrorCode
+ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode
+ERROR_CODE_UNKNOWN_SEGMENT: ErrorCode
 DRAFT_SOURCE_NONE: DraftSource
 DRAFT_SOURCE_SESSION: DraftSource
 DRAFT_SOURCE_NAMESPACE: DraftSource

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,10 +61,21 @@ def delete(
 
         suffixsvc namespaces delete acme/old-model --server unix:./suffixsvc.sock
     """
+    from suffixsvc.types import DeletedOutputs, DeletionReceipt
+
     with opened_backend(server, data) as backend:
         outputs = backend.delete_namespace(path, force=force)
-    plain = json.dumps({"namespace": path, "outputs": outputs})
-    typer.echo(plain if as_json else f"{outputs:,} outputs deleted")
+    receipt = outputs.receipt if isinstance(outputs, DeletedOutputs) else DeletionReceipt()
+    if as_json:
+        typer.echo(json.dumps({"namespace": path, "outputs": outputs, **asdict(receipt)}))
+        return
+    typer.echo(f"{outputs:,} outputs deleted")
+    for each in receipt.silent:
+        typer.echo(
+            f"follower {each.follower_id} ({each.description}) has not confirmed: it may draft from them until "
+            "its lease is over",
+            err=True,
+        )
 
 
 def _described(backend: SuffixClient | SuffixCache, record: NamespaceRecord) -> dict[str, Any] | None:

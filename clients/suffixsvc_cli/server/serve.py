@@ -74,6 +74,11 @@ class ServeOptions:
         help="Settings of a driver (docs/generate.md): [layers.suffix] limits the draft length.",
     )
     max_streams: int = option(512, min=1, help="Maximum concurrent streams; a client process uses one.")
+    max_followers: int = option(
+        64,
+        min=0,
+        help="Maximum followers, processes that keep a copy of namespaces and draft by themselves; 0 = none.",
+    )
     session_idle_seconds: float | None = option(
         None,
         help="Seconds after which an idle session is committed as incomplete and closed.",
@@ -133,6 +138,7 @@ def serve(options: ServeOptions) -> None:
             log_format=options.log_format.value,
             debug=options.verbose,
             max_streams=options.max_streams,
+            max_followers=options.max_followers,
             limits=options.limits(),
             policies=Policies.load(options.policies) if options.policies else Policies(),
             preload=_preload(options.preload),

@@ -36,7 +36,8 @@ def stats(
                 raise unknown_namespace(namespace)
             answer = asdict(backend.namespace(namespace).stats())
             # a service's answer has fields of the whole service, too, which are 0
-            found = {name: answer[name] for name in NamespaceStats.__dataclass_fields__}
+            names = [*NamespaceStats.__dataclass_fields__, "followers"]
+            found = {name: answer[name] for name in names if name in answer}
         else:
             found = asdict(backend.stats())
     if as_json:
@@ -55,6 +56,9 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 error = f", now failing: {task['last_error']}" if task["failures_in_a_row"] else ""
                 ended = "" if task["alive"] else ", not running"
                 yield f"task {task['name']}", f"{task['runs']:,} runs{failed}{error}{ended}"
+        elif name == "followers":
+            for follower in value:
+                yield f"follower {follower['follower_id']}", _described(follower)
         elif name == "limit_bytes" and not value:
             yield name, "no limit"
         elif isinstance(value, bool):
@@ -63,3 +67,18 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, f"{value:,}"
         if name == "num_accepted_tokens" and found["num_draft_tokens"]:
             yield "acceptance rate", f"{value / found['num_draft_tokens']:.1%}"
+
+
+def _described(follower: Mapping[str, Any]) -> str:
+    """State of a follower, on one line."""
+    parts = [
+        follower["description"] or "no description",
+        "connected" if follower["connected"] else "not connected",
+        f"{follower['lag']:,} behind",
+        f"silent for {follower['silent_seconds']:.1f} s",
+        f"{follower['held_bytes']:,} bytes held, {follower['mapped_bytes']:,} mapped",
+        f"{len(follower['namespaces']):,} namespaces",
+    ]
+    if follower["live_lost"]:
+        parts.append(f"live text dropped {follower['live_lost']:,} times")
+    return ", ".join(parts)

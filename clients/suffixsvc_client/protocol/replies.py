@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,7 +10,10 @@ from google.protobuf.message import Message
 
 from suffixsvc import wire
 from suffixsvc.errors import SuffixError
+from suffixsvc.types import DeletionReceipt, FollowerName
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1.watch_pb2 import DeletionReceipt as DeletionReceiptMessage
+from suffixsvc.v1.watch_pb2 import FollowerName as FollowerNameMessage
 
 T = TypeVar("T")
 
@@ -50,6 +54,29 @@ class BackgroundTask:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowerStats:
+    """A process that keeps a copy of namespaces of the service and drafts by itself."""
+
+    follower_id: str
+    description: str
+    #: paths that it follows, at most 100; in the statistics of one namespace only that
+    namespaces: tuple[str, ...]
+    #: False: it may still draft from what it holds, until its lease is over
+    connected: bool
+    #: last LSN that it has applied
+    applied_lsn: int
+    #: LSNs of the log after that
+    lag: int
+    #: time since its last report
+    silent_seconds: float
+    #: memory of the namespaces, without mapped segments, and bytes of these
+    held_bytes: int
+    mapped_bytes: int
+    #: times that its live text was dropped because it did not keep up
+    live_lost: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceStats:
     """Contents and counters of one namespace, or sums over all, since the service started."""
 
@@ -73,6 +100,8 @@ class ServiceStats:
     hot_tokens: int
     expiry_grace_seconds: int = 0
     session_bytes: int = 0
+    #: of the namespace, or of the whole service
+    followers: tuple[FollowerStats, ...] = ()
     #: live sessions whose close failed; this field and all after it are of the whole service only
     unkept_sessions: int = 0
     #: sessions released without their output, because the store could not write it
@@ -89,7 +118,19 @@ class ServiceStats:
 def service_stats(reply: pb.GetStatsReply) -> ServiceStats:
     """The statistics of a reply."""
     tasks = tuple(_record(BackgroundTask, task) for task in reply.background_tasks)
-    return _record(ServiceStats, reply, background_tasks=tasks)
+    followers = tuple(
+        _record(FollowerStats, each, namespaces=tuple(each.namespaces)) for each in reply.followers
+    )
+    return _record(ServiceStats, reply, background_tasks=tasks, followers=followers)
+
+
+def deletion_receipt(receipt: DeletionReceiptMessage) -> DeletionReceipt:
+    """The receipt of a deletion."""
+
+    def names(followers: Iterable[FollowerNameMessage]) -> tuple[FollowerName, ...]:
+        return tuple(FollowerName(each.follower_id, each.description) for each in followers)
+
+    return DeletionReceipt(names(receipt.acknowledged), names(receipt.silent))
 
 
 def server_info(reply: pb.GetServerInfoReply) -> ServerInfo:

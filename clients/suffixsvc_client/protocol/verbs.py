@@ -14,6 +14,8 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_names
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, UnknownNamespaceError
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.types import (
+    DeletedOutputs,
+    DeletionReceipt,
     Draft,
     Labels,
     NamespaceRecord,
@@ -28,7 +30,13 @@ from suffixsvc.values import as_int, as_outputs, as_segment_lens, as_token_array
 from suffixsvc_client.protocol import bulk
 from suffixsvc_client.protocol.effects import Call, Procedure
 from suffixsvc_client.protocol.procedures import Procedures
-from suffixsvc_client.protocol.replies import ServerInfo, ServiceStats, server_info, service_stats
+from suffixsvc_client.protocol.replies import (
+    ServerInfo,
+    ServiceStats,
+    deletion_receipt,
+    server_info,
+    service_stats,
+)
 from suffixsvc_client.protocol.session_state import SessionState
 from suffixsvc_client.protocol.session_values import mismatch
 
@@ -273,8 +281,12 @@ class NamespaceVerbs(Generic[S]):
         yield Call(request, timeout_s, sink.take)
         return sink.summary()
 
-    def forget(self, output_id: OutputId) -> Procedure[None]:
+    def forget(self, output_id: OutputId) -> Procedure[DeletionReceipt]:
         """Delete one output from the service's log and index.
+
+        Returns:
+            Which followers of the namespace draft from it no longer, and which did not answer within a
+            second; empty if there are none.
 
         Raises:
             UnknownOutputError, UnknownNamespaceError: it does not exist.
@@ -283,7 +295,8 @@ class NamespaceVerbs(Generic[S]):
             ``ClientConfig.call_timeout_s``; it may be deleted.
         """
         checked = as_int("output_id", output_id, 0, (1 << 64) - 1)
-        yield self._procedures.call(pb.ForgetRequest(namespace=self.path, output_id=checked))
+        reply = yield self._procedures.call(pb.ForgetRequest(namespace=self.path, output_id=checked))
+        return deletion_receipt(reply.receipt)
 
     def stats(self) -> Procedure[ServiceStats]:
         """Contents and counters of this namespace since the service started.
@@ -335,11 +348,15 @@ class ClientVerbs:
         reply = yield self.procedures.call(pb.ListNamespacesRequest(prefix=prefix))
         return [NamespaceRecord(info.path, info.tokenizer) for info in reply.namespaces]
 
-    def delete_namespace(self, path: str, *, force: bool = False) -> Procedure[int]:
-        """Delete a namespace with everything in it; returns the number of its outputs.
+    def delete_namespace(self, path: str, *, force: bool = False) -> Procedure[DeletedOutputs]:
+        """Delete a namespace with everything in it.
 
         Args:
             force: delete it even with live sessions, whose output is discarded.
+
+        Returns:
+            The number of its outputs, an int. Its attribute ``receipt`` says which followers of the namespace
+            draft from it no longer, as the result of ``forget`` does.
 
         Raises:
             UnknownNamespaceError: it does not exist. NamespaceInUseError: it has live sessions.
@@ -349,7 +366,7 @@ class ClientVerbs:
         """
         request = pb.DeleteNamespaceRequest(namespace=validate_namespace(path), force=force)
         reply = yield self.procedures.call(request)
-        return int(reply.outputs)
+        return DeletedOutputs(reply.outputs, deletion_receipt(reply.receipt))
 
     def stats(self) -> Procedure[ServiceStats]:
         """Contents and counters of the service since it started, summed over all namespaces.

@@ -31,9 +31,10 @@ from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceEr
 from suffixsvc.index import NamespaceIndex, OnCommitted
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.runtime.sync_points import SyncPoint
+from suffixsvc.runtime.weak_calls import weak_callback
 from suffixsvc.store.base import Store
 from suffixsvc.store.records.validation import check_now, check_output
-from suffixsvc.types import NewOutput, OutputId, StoredOutput, repeated_in
+from suffixsvc.types import NewOutput, OutputId, repeated_in
 
 log = structlog.get_logger(__name__)
 
@@ -76,13 +77,7 @@ class OutputLog:
         )
         self._unindexer = Unindexer(catalog, self.quotas.usage.refresh)
         # weak, so that the store does not keep the cache alive
-        weak_listener = weakref.WeakMethod(self._unindexer.forgotten)
-
-        def on_deleted(deleted: Sequence[StoredOutput]) -> None:
-            if (listener := weak_listener()) is not None:
-                listener(deleted)
-
-        store.set_deletion_listener(on_deleted)
+        store.set_deletion_listener(weak_callback(self._unindexer.forgotten))
 
     # -------------------------------------------------------------------------------------------- writing
 

@@ -4,6 +4,8 @@ Every call occupies a thread of the server's pool from its first byte to its end
 as all kinds together may hold, and a few more for calls that are about to be refused:
 
     Stream                   --max-streams
+    Watch                    --max-followers
+    FetchSegment             MAX_FETCHES
     AddOutputs               MAX_UPLOADS
     ExportNgrams             MAX_EXPORT_CALLS (handlers.py limits how many of them count or are read)
     reflection               MAX_REFLECTIONS
@@ -38,6 +40,9 @@ log = structlog.get_logger(__name__)
 MAX_UPLOADS: Final = 128
 #: those that are read, one that counts, one that is refused
 MAX_EXPORT_CALLS: Final = 6
+#: calls of Watch by default
+MAX_FOLLOWERS: Final = 64
+MAX_FETCHES: Final = 4
 MAX_REFLECTIONS: Final = 8
 MAX_WATCHES: Final = 64
 MAX_CHECKS: Final = 16
@@ -61,9 +66,10 @@ class Admission:
 
     Args:
         max_streams: limit on concurrent calls of Stream.
+        max_followers: limit on concurrent calls of Watch; 0: following is not allowed.
     """
 
-    def __init__(self, max_streams: int) -> None:
+    def __init__(self, max_streams: int, max_followers: int = MAX_FOLLOWERS) -> None:
         self._others = _CallLimit("calls of one request", MAX_SHORT_CALLS)
         self._kinds = {
             CHECK: _CallLimit("health checks", MAX_CHECKS),
@@ -71,6 +77,15 @@ class Admission:
             _REFLECTION: _CallLimit("reflection calls", MAX_REFLECTIONS),
             f"{_OURS}AddOutputs": _CallLimit("calls of AddOutputs", MAX_UPLOADS),
             f"{_OURS}ExportNgrams": _CallLimit("calls of ExportNgrams", MAX_EXPORT_CALLS),
+            f"{_OURS}FetchSegment": _CallLimit("calls of FetchSegment", MAX_FETCHES),
+            f"{_OURS}Watch": _CallLimit(
+                "followers",
+                max_followers,
+                "Let processes share a follower, or serve with a larger --max-followers."
+                if max_followers
+                else "This service allows no followers: use it with remote calls, or serve with "
+                "--max-followers.",
+            ),
             f"{_OURS}Stream": _CallLimit(
                 "streams",
                 max_streams,

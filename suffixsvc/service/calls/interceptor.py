@@ -35,6 +35,7 @@ BETWEEN_MESSAGES_SECONDS = 30.0
 
 _OURS: Final = "/suffixsvc.v1.SuffixCache/"
 _STREAM: Final = _OURS + "Stream"
+_WATCH: Final = _OURS + "Watch"
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 #: converts the bytes of a call to the argument of a servicer's method
@@ -93,8 +94,8 @@ class CallInterceptor(grpc.ServerInterceptor):
             except grpc.RpcError:
                 return  # the client disconnected; its sessions stay open until they are resumed or expire
 
-        # replies of Stream are serialised already
-        serialize = None if method == _STREAM else handler.response_serializer
+        # replies of Stream are serialised already, and so are those of Watch, which its calls share
+        serialize = None if method in (_STREAM, _WATCH) else handler.response_serializer
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(answer_stream, response_serializer=serialize)
         return grpc.stream_unary_rpc_method_handler(answer, response_serializer=serialize)
@@ -122,9 +123,20 @@ class CallInterceptor(grpc.ServerInterceptor):
             read = self._readers[method.removeprefix(_OURS)]
         else:
             read = functools.partial(_read_small, handler.request_deserializer)
+        if method == _WATCH:  # a follower may have nothing to say for long
+            return lambda requests, context, permit: map(
+                read, self._after_first_in_time(requests, context, permit)
+            )
         if handler.request_streaming:
             return lambda requests, context, permit: self._read_each(requests, permit, read)
         return lambda requests, context, permit: self._read_one(requests, context, permit, method, read)
+
+    def _after_first_in_time(
+        self, requests: Iterator[bytes], context: grpc.ServicerContext, permit: CallPermit
+    ) -> Iterator[bytes]:
+        """As :func:`_after_first`, with a deadline for the first message."""
+        with self._stalled.deadline(context, REQUEST_SECONDS, _WATCH, "no hello was sent"):
+            return _after_first(requests, permit)
 
     def _read_one(
         self,

@@ -10,6 +10,7 @@ from suffixsvc.config import MAX_READS, Limits
 from suffixsvc.service.messages.converters import READS_REMEDY, SPLIT_REMEDY
 from suffixsvc.service.messages.elements import SMALL_BYTES, MessageReader
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import watch_pb2
 
 #: smallest limit on the steps of a message, whatever the session limit
 MIN_STEP_LIMIT: Final = 64
@@ -18,6 +19,10 @@ STEPS_REMEDY: Final = "Send the steps in several messages, or serve with a large
 _OUTPUT_ELEMENTS: Final = 64
 #: elements of a step: fields, a verify cost, the result of verification
 _STEP_ELEMENTS: Final = 32
+#: namespaces in a report of a follower, and fields of each
+MAX_USES: Final = 1024
+_USE_ELEMENTS: Final = 8
+USES_REMEDY: Final = "Send the rest with the next report."
 _OPENING: Final = {"reads": MAX_READS, "labels": 16}
 
 
@@ -37,6 +42,12 @@ def request_readers(limits: Limits) -> dict[str, MessageReader[Any]]:
             {"steps.items": steps, **{f"open.{path}": most for path, most in _OPENING.items()}},
             SMALL_BYTES + steps * _STEP_ELEMENTS,
             STEPS_REMEDY,
+        ),
+        "Watch": MessageReader(
+            watch_pb2.WatchRequest,
+            {"report.used": MAX_USES},
+            SMALL_BYTES + MAX_USES * _USE_ELEMENTS,
+            USES_REMEDY,
         ),
         "AddOutputs": MessageReader(
             pb.AddOutputsRequest,

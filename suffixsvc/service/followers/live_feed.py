@@ -1,0 +1,287 @@
+"""Live text for followers: one thread polls the live sessions and hands what they wrote to all followers.
+
+Sessions do nothing for it: their steps take as long as without followers. A message is made once per
+namespace and tick, and shared by the followers of the namespace. A tick follows after a window that is long
+enough for the fan-out to take a twentieth of a core, and at most MAX_WINDOW_SECONDS.
+
+    tick        sessions whose length changed ──> pieces ──> one message ──> the queue of every follower
+    subscribe   present text, in place of a queue that is dropped
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from suffixsvc.index.live_text import TextPiece
+from suffixsvc.service.followers.replies import ReplyWriter
+from suffixsvc.service.sessions.table import SessionTable
+
+if TYPE_CHECKING:
+    from suffixsvc.engine import Session
+
+log = structlog.get_logger(__name__)
+
+MIN_WINDOW_SECONDS: Final = 0.002
+#: also the window while nothing is written
+MAX_WINDOW_SECONDS: Final = 0.02
+_IDLE_SECONDS: Final = 1.0
+#: a window is this many times the cost of the last fan-out: 5 % of a core
+_WINDOW_PER_COST: Final = 20
+#: estimated time of sending one message to one follower
+_SENDING_SECONDS: Final = 100e-6
+#: live text that waits for a follower; beyond it, all of it is dropped
+MAX_QUEUED_BYTES: Final = 1 << 20
+#: output tokens of the live sessions of a namespace that a new subscriber gets; beyond it, the ends of each
+_PRESENT_TOKENS: Final = 2 << 20
+
+
+class Subscriber:
+    """The queue of live text for one follower. Thread-safe.
+
+    Args:
+        wake: called when there is something to take.
+        on_lost: called when live text was dropped.
+    """
+
+    def __init__(self, wake: Callable[[], None], on_lost: Callable[[], None]) -> None:
+        self._wake, self._on_lost = wake, on_lost
+        self._lock = threading.Lock()
+        self._queue: list[tuple[str, bytes]] = []
+        self._bytes = 0
+        #: live text was dropped: the follower has to begin again
+        self.lost = False
+
+    def offer(self, path: str, messages: list[bytes]) -> None:
+        """Queue messages of a namespace, or drop all that waits where they are too many."""
+        size = sum(map(len, messages))
+        with self._lock:
+            if self.lost:
+                return
+            fits = self._bytes + size <= MAX_QUEUED_BYTES
+            if fits:
+                self._queue += [(path, message) for message in messages]
+                self._bytes += size
+        if fits:
+            self._wake()
+        else:
+            self.lose()
+
+    def lose(self) -> None:
+        """Drop all that is queued, and queue nothing more before :meth:`begin_again`."""
+        with self._lock:
+            before, self.lost = self.lost, True
+            self._queue, self._bytes = [], 0
+        if not before:
+            self._on_lost()
+            self._wake()
+
+    def take(self) -> list[tuple[str, bytes]]:
+        """Take what is queued: namespaces and messages."""
+        with self._lock:
+            taken, self._queue, self._bytes = self._queue, [], 0
+            return taken
+
+    def drop(self, path: str) -> None:
+        """Drop what is queued of a namespace."""
+        with self._lock:
+            self._queue = [each for each in self._queue if each[0] != path]
+            self._bytes = sum(len(message) for _, message in self._queue)
+
+    def begin_again(self) -> None:
+        """Queue live text again, after :attr:`lost`; every namespace is subscribed anew."""
+        with self._lock:
+            self.lost = False
+
+
+@dataclass(slots=True, eq=False)
+class _Progress:
+    """What the subscribers of a namespace have of one session."""
+
+    session: Session
+    #: length of its text at the last look
+    length: int = 0
+    #: end of the last piece; 0: no piece was sent
+    end: int = 0
+    #: its output was retracted
+    retracted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Namespace:
+    subscribers: list[Subscriber] = field(default_factory=list)
+    sessions: dict[str, _Progress] = field(default_factory=dict)
+
+
+class LiveFeed:
+    """The live text of one service's sessions. Thread-safe.
+
+    Args:
+        sessions: the live sessions.
+        writer: makes the messages.
+    """
+
+    def __init__(self, sessions: SessionTable, writer: ReplyWriter) -> None:
+        self._table, self._writer = sessions, writer
+        self._lock = threading.Lock()
+        self._namespaces: dict[str, _Namespace] = {}
+        #: of these, those with a session that subscribers know
+        self._active: set[str] = set()
+        self._subscribed = threading.Event()
+        self._closing = threading.Event()
+        self._window = MAX_WINDOW_SECONDS
+
+    # ------------------------------------------------------------------------------------ subscriptions
+
+    def subscribe(self, subscriber: Subscriber, path: str, *, reset: bool) -> list[bytes]:
+        """Subscribe to a namespace; the messages of its present text, which come before those of the queue.
+
+        Args:
+            reset: the follower may have live text of the namespace, which it has to discard.
+        """
+        with self._lock:
+            namespace = self._namespaces.setdefault(path, _Namespace())
+            # what was written since the last tick: the others get it now, and the present text includes it
+            if namespace.subscribers:
+                self._hand_out(path, namespace, self._live_of(path))
+            else:
+                for _ in _changes(namespace, self._live_of(path)):
+                    pass
+                self._note_active(path, namespace)
+            subscriber.drop(path)
+            if subscriber not in namespace.subscribers:
+                namespace.subscribers.append(subscriber)
+            messages = self._writer.live(path, _present(namespace), reset=reset)
+            self._subscribed.set()
+            return messages
+
+    def unsubscribe(self, subscriber: Subscriber, path: str) -> None:
+        """End a subscription; what is queued of it is dropped."""
+        with self._lock:
+            self._unsubscribe(subscriber, path)
+            subscriber.drop(path)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """End all subscriptions of a follower."""
+        with self._lock:
+            for path in list(self._namespaces):
+                self._unsubscribe(subscriber, path)
+
+    def _unsubscribe(self, subscriber: Subscriber, path: str) -> None:
+        namespace = self._namespaces.get(path)
+        if namespace is None or subscriber not in namespace.subscribers:
+            return
+        namespace.subscribers.remove(subscriber)
+        if not namespace.subscribers:
+            del self._namespaces[path]
+            self._active.discard(path)
+            if not self._namespaces:
+                self._subscribed.clear()
+
+    # ------------------------------------------------------------------------------------------- ticks
+
+    def run_window(self) -> None:
+        """Wait for the rest of a window, then tick; without subscribers, wait for one, at most a second.
+
+        The work of a background task whose period is MIN_WINDOW_SECONDS.
+        """
+        if not self._subscribed.wait(_IDLE_SECONDS) or self._closing.wait(self._window - MIN_WINDOW_SECONDS):
+            return
+        began = time.thread_time()
+        try:
+            sent = self.tick()
+        except BaseException:
+            self._begin_again()
+            raise
+        cost = time.thread_time() - began + sent * _SENDING_SECONDS
+        window = max(MIN_WINDOW_SECONDS, _WINDOW_PER_COST * cost) if sent else MAX_WINDOW_SECONDS
+        self._window = min(MAX_WINDOW_SECONDS, window)
+
+    def close(self) -> None:
+        """End the present and all later calls of :meth:`run_window`."""
+        self._closing.set()
+        self._subscribed.set()
+
+    def tick(self) -> int:
+        """Hand out what was written since the last tick; the number of messages to followers."""
+        with self._lock:
+            live: dict[str, dict[str, Session]] = {path: {} for path in self._active}
+            for entry in self._table.entries():
+                path, session = entry.identity[0], entry.session
+                if session is not None and path in self._namespaces:
+                    live.setdefault(path, {})[entry.session_id] = session
+            return sum(
+                self._hand_out(path, self._namespaces[path], sessions) for path, sessions in live.items()
+            )
+
+    def _live_of(self, path: str) -> dict[str, Session]:
+        return {
+            entry.session_id: session
+            for entry in self._table.entries()
+            if entry.identity[0] == path and (session := entry.session) is not None
+        }
+
+    def _hand_out(self, path: str, namespace: _Namespace, live: dict[str, Session]) -> int:
+        messages = self._writer.live(path, list(_changes(namespace, live)))
+        self._note_active(path, namespace)
+        if messages:
+            for subscriber in namespace.subscribers:
+                subscriber.offer(path, messages)
+        return len(messages) * len(namespace.subscribers)
+
+    def _note_active(self, path: str, namespace: _Namespace) -> None:
+        if namespace.sessions:
+            self._active.add(path)
+        else:
+            self._active.discard(path)
+
+    def _begin_again(self) -> None:
+        """After a failure within a tick: subscribers may have missed something."""
+        with self._lock:
+            for namespace in self._namespaces.values():
+                for subscriber in namespace.subscribers:
+                    subscriber.lose()
+
+
+def _changes(namespace: _Namespace, live: dict[str, Session]) -> Iterator[tuple[str, TextPiece | None]]:
+    """Yield what changed in the sessions of a namespace, and record it."""
+    known = namespace.sessions
+    for session_id, progress in list(known.items()):
+        session = live.get(session_id)
+        # the store has decided on the output of a closed session before its live text is discarded
+        if session is progress.session or (session is None and not progress.session.settled):
+            continue
+        del known[session_id]
+        if progress.end and not progress.retracted:
+            yield session_id, None
+    for session_id, session in live.items():
+        progress = known.get(session_id) or known.setdefault(session_id, _Progress(session))
+        if progress.retracted:
+            continue
+        if not session.visible:
+            progress.retracted = True
+            if progress.end:
+                yield session_id, None
+            continue
+        length = session.length
+        if length == progress.length:
+            continue
+        progress.length = length
+        for piece in session.live_pieces(progress.end, length):
+            progress.end = piece.end
+            yield session_id, piece
+
+
+def _present(namespace: _Namespace) -> Iterator[tuple[str, TextPiece | None]]:
+    """Yield the text of the sessions of a namespace as far as subscribers have it."""
+    shown = {key: each for key, each in namespace.sessions.items() if each.end and not each.retracted}
+    most = _PRESENT_TOKENS // max(1, len(shown))
+    for session_id, progress in shown.items():
+        first = max(0, progress.end - most)
+        for piece in progress.session.live_pieces(0, progress.end, first=first):
+            yield session_id, piece

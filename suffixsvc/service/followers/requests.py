@@ -1,0 +1,95 @@
+"""Checks of what followers send: hello, and reports."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from suffixsvc import __version__
+from suffixsvc.errors import InvalidInputError, UnsupportedVersionError
+from suffixsvc.index.namespace_stats import ReportedCounts
+from suffixsvc.log_wire import WATCH_PROTOCOL
+from suffixsvc.service.messages.elements import too_many_error
+from suffixsvc.types import FollowerName, OutputId
+from suffixsvc.v1 import watch_pb2
+
+MAX_ID_BYTES: Final = 128
+MAX_DESCRIPTION_BYTES: Final = 200
+#: outputs of a report, all namespaces together
+MAX_USED_OUTPUTS: Final = 65_536
+#: of one counter in a report: no follower takes as many steps in a lease
+_MAX_COUNT: Final = 1 << 32
+_IDS: Final = np.dtype("<u8")
+_LARGEST_ID: Final = (1 << 63) - 1
+_REPORT_MORE: Final = "Send the rest with the next report."
+
+
+def checked_hello(request: watch_pb2.WatchRequest | None) -> watch_pb2.WatchHello:
+    """The hello of a stream.
+
+    Raises:
+        InvalidInputError: it is missing, or a field is malformed.
+        UnsupportedVersionError: the follower speaks another version.
+    """
+    if request is None or not request.HasField("hello"):
+        got = "the end of the stream" if request is None else str(request.WhichOneof("request"))
+        raise InvalidInputError("the first message of Watch must be a hello", got=got)
+    hello = request.hello
+    if hello.protocol != WATCH_PROTOCOL:
+        older = "follower" if hello.protocol < WATCH_PROTOCOL else "service"
+        raise UnsupportedVersionError(
+            f"protocol of a hello must be the one of this service, which is suffixsvc {__version__}",
+            expected=WATCH_PROTOCOL,
+            got=hello.protocol,
+            remedy=f"Upgrade the {older}, which is the older one of the two.",
+        )
+    _check_text("follower_id", hello.follower_id, 1, MAX_ID_BYTES)
+    _check_text("description", hello.description, 0, MAX_DESCRIPTION_BYTES)
+    return hello
+
+
+def name_of(hello: watch_pb2.WatchHello) -> FollowerName:
+    """Id and description of a follower."""
+    return FollowerName(hello.follower_id, hello.description)
+
+
+def _check_text(name: str, value: str, least: int, most: int) -> None:
+    size = len(value.encode())
+    if not least <= size <= most or not value.isprintable():
+        raise InvalidInputError(
+            f"{name} must be {least} to {most} bytes of printable characters",
+            got=f"{size} bytes: {ascii(value)[:80]}",
+        )
+
+
+def checked_uses(
+    report: watch_pb2.FollowerReport,
+) -> list[tuple[str, list[OutputId], ReportedCounts]]:
+    """The uses of namespaces in a report: path, outputs, counters.
+
+    Raises:
+        InvalidInputError: a field is malformed.
+        LimitExceededError: too many outputs.
+    """
+    uses, left = [], MAX_USED_OUTPUTS
+    for use in report.used:
+        if len(use.output_ids) % _IDS.itemsize:
+            raise InvalidInputError(
+                "output_ids of a report must be packed uint64",
+                expected=f"a multiple of {_IDS.itemsize} bytes",
+                got=f"{len(use.output_ids)} bytes",
+            )
+        left -= len(use.output_ids) // _IDS.itemsize
+        if left < 0:
+            raise too_many_error("used.output_ids", MAX_USED_OUTPUTS, MAX_USED_OUTPUTS - left, _REPORT_MORE)
+        counts = ReportedCounts(use.num_steps, use.num_drafts, use.num_draft_tokens, use.num_accepted_tokens)
+        if max(counts) >= _MAX_COUNT:
+            raise InvalidInputError(
+                "counters of a report must be those since the last one",
+                expected=f"less than {_MAX_COUNT}",
+                got=max(counts),
+            )
+        ids: list[OutputId] = np.frombuffer(use.output_ids, _IDS).tolist()
+        uses.append((use.namespace, [each for each in ids if each <= _LARGEST_ID], counts))
+    return uses

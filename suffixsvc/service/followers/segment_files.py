@@ -1,0 +1,90 @@
+"""Segment files of a store as followers get them: digests of their headers, and their bytes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator
+from pathlib import Path
+from typing import IO, Final
+
+import xxhash
+
+from suffixsvc.engine.log_feed import LogFeed
+from suffixsvc.errors import InvalidInputError, UnknownSegmentError
+from suffixsvc.log_types import SealedContents
+from suffixsvc.log_wire import sealed_to_proto
+from suffixsvc.v1 import watch_pb2
+
+PIECE_BYTES: Final = 1 << 20
+#: bytes of a segment's header, which has the checksums of the rest
+_HEADER_BYTES: Final = 512
+_CACHED_DIGESTS: Final = 16_384
+#: of a file that is merged into another one while it is looked for
+_ATTEMPTS: Final = 5
+
+
+class SegmentFiles:
+    """The segment files of one store. Thread-safe.
+
+    Args:
+        feed: has the manifests.
+        max_message_bytes: limit on a reply.
+    """
+
+    def __init__(self, feed: LogFeed, max_message_bytes: int) -> None:
+        self._feed = feed
+        self._piece_bytes = min(PIECE_BYTES, max_message_bytes // 2)
+        # a name is never used for another file
+        self._digest = functools.lru_cache(_CACHED_DIGESTS)(self._read_digest)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the files, which need not exist yet; None for a store in memory."""
+        folder = self._feed.segment_folder
+        return None if folder is None else folder.absolute()
+
+    def sealed_to_proto(self, path: str, sealed: SealedContents) -> watch_pb2.SealedContents:
+        """The segments of a namespace for the wire. FileNotFoundError: one of them was merged meanwhile."""
+        return sealed_to_proto(path, sealed, self._digest)
+
+    def _read_digest(self, name: str) -> bytes:
+        with self._path(name).open("rb") as file:
+            return xxhash.xxh3_128_digest(file.read(_HEADER_BYTES))
+
+    def _path(self, name: str) -> Path:
+        folder = self.folder
+        if folder is None:
+            raise FileNotFoundError(name)
+        return folder / name
+
+    def open(self, path: str, name: str, offset: int) -> IO[bytes]:
+        """Open a file of a namespace's manifest at an offset.
+
+        Raises:
+            UnknownSegmentError: the manifest does not have it.
+            InvalidInputError: ``offset`` is after the end of the file.
+        """
+        for _ in range(_ATTEMPTS):
+            if all(record.name != name for record in self._feed.segments(path)):
+                break
+            try:
+                file = self._path(name).open("rb")
+            except FileNotFoundError:
+                continue  # merged meanwhile, or lost: the manifest will say so
+            size = file.seek(0, 2)
+            if offset > size:
+                file.close()
+                raise InvalidInputError("offset must be in the file", expected=f"0 .. {size}", got=offset)
+            file.seek(offset)
+            return file
+        raise UnknownSegmentError(
+            f"the manifest of namespace {path!r} must have the segment",
+            got=ascii(name)[:200],
+            remedy="The segment was merged or deleted: fetch those of the next SealedContents.",
+        )
+
+    def pieces(self, file: IO[bytes]) -> Generator[watch_pb2.FetchSegmentReply, None, None]:
+        """The rest of a file; closes it at the end."""
+        with file:
+            while data := file.read(self._piece_bytes):
+                yield watch_pb2.FetchSegmentReply(data=data)
