@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_client.handles import ClientHandle, Handle, NamespaceHandle, Runner, SessionHandle, configured
@@ -62,6 +62,13 @@ def _blocking(
 
 class ClientSession(SessionHandle[BlockingRunner]):
     """One generation; see the embedded engine's ``Session``. Made by :meth:`ClientNamespace.open_session`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the session; its output is stored unless the block raised."""
+        self.close(commit=kind is None)
 
     step = _blocking(SessionVerbs.step)
     append_context = _blocking(SessionVerbs.append_context)

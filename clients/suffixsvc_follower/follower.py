@@ -26,7 +26,7 @@ from suffixsvc_follower.stream.followed import Followed
 
 
 class Follower(ClosedOnExit):
-    """Drafts in this process from copies of a service's namespaces; made by :func:`suffixsvc_follower.connect`.
+    """Drafts in this process from copies of a service's namespaces; ``suffixsvc_follower.connect`` makes it.
 
     Thread-safe; a session is used by one thread at a time. A forked child may use it: it connects again and
     follows the same namespaces, but the sessions belong to its parent.

@@ -100,9 +100,7 @@ class FollowerNamespace:
         timeout_s: float = 3600.0,
     ) -> ExportSummary:
         """See ``ClientNamespace.export_ngrams``."""
-        return self._remote.export_ngrams(
-            wanted, sinks, context_tokens=context_tokens, timeout_s=timeout_s
-        )
+        return self._remote.export_ngrams(wanted, sinks, context_tokens=context_tokens, timeout_s=timeout_s)
 
     def forget(self, output_id: OutputId) -> None:
         """See ``ClientNamespace.forget``."""

@@ -51,9 +51,7 @@ class FollowerParts(ClosedOnExit):
         self.follower_id = str(uuid4())
         self.client = SuffixClient(target, config.client)
         self._channel = WatchChannel(target, config.client.service_uid)
-        segments = SegmentSource(
-            config.segment_cache, config.max_segment_cache_bytes, self._channel.fetch
-        )
+        segments = SegmentSource(config.segment_cache, config.max_segment_cache_bytes, self._channel.fetch)
         #: ids of this process's sessions, whose live text is here already
         self._own: set[str] = set()
         self.table = FollowedTable(self._new_entry)

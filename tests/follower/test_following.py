@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -50,7 +51,10 @@ def test_sealed_outputs_are_mapped_from_the_service(cache: SuffixCache, follow: 
     # a merge and more outputs, while it is followed
     cache.namespace(PATH).add_output([1, 2, 3])
     cache.compact(PATH)
-    eventually(lambda: len(entry.copy.sealed()) == 1 and held(follower, PATH) == logged(cache, PATH), "the merge is followed")
+    eventually(
+        lambda: len(entry.copy.sealed()) == 1 and held(follower, PATH) == logged(cache, PATH),
+        "the merge is followed",
+    )
 
 
 def test_outputs_of_others_arrive_and_forgotten_ones_leave(cache: SuffixCache, follow: Connect) -> None:
@@ -205,6 +209,14 @@ def test_idle_namespaces_are_dropped(cache: SuffixCache, address: str) -> None:
             assert len(again.step(TEXT[:4], max_draft_tokens=3)) == 3
 
 
+def holds_the_log(cache: SuffixCache, follower: Follower) -> bool:
+    return held(follower, PATH) == logged(cache, PATH)
+
+
+def without_mirrors(follower: Follower) -> bool:
+    return len(followed(follower, PATH).copy.mirrors) == 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_followers_hold_what_the_log_holds(cache: SuffixCache, follow: Connect, seed: int) -> None:
     """Random writes by followers and the service, deletions, seals, merges; at rest all are equal."""
@@ -231,12 +243,11 @@ def test_followers_hold_what_the_log_holds(cache: SuffixCache, follow: Connect, 
         session.close()
     eventually(lambda: cache.stats().sessions == 0, "all sessions are closed")
     for follower in followers:
-        eventually(lambda f=follower: held(f, PATH) == logged(cache, PATH), "a follower holds what the log holds")  # type: ignore[misc]
-        entry = followed(follower, PATH)
-        eventually(lambda e=entry: len(e.copy.mirrors) == 0, "no live text is left")  # type: ignore[misc]
-        entry.copy.check()
-        snapshot = entry.copy.consistency_snapshot()
-        assert snapshot is not None
+        copy = followed(follower, PATH).copy
+        eventually(partial(holds_the_log, cache, follower), "a follower holds what the log holds")
+        eventually(partial(without_mirrors, follower), "no live text is left")
+        copy.check()
+        assert copy.consistency_snapshot() is not None
 
 
 def test_connecting(address: str) -> None:

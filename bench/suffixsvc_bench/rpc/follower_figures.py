@@ -33,7 +33,7 @@ class Role:
 
     def __init__(self, role: str, address: str, *arguments: object) -> None:
         line = [sys.executable, "-m", "suffixsvc_bench.rpc.follower_roles", role, address]
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        self._process = subprocess.Popen(
             [*line, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._read()
@@ -117,24 +117,29 @@ def opening_seconds(tokens: int, rounds: int) -> dict[str, Any]:
 
 def written_to_drafted(phrases: int) -> dict[str, float]:
     """Milliseconds from a step in one process until another process can draft its tokens."""
-    with _service(0) as (address, _), Role("read", address, phrases) as reader:
-        with Follower(address, namespaces=[(NAMESPACE, "")]) as follower:
-            follower.wait(NAMESPACE, _PATIENCE)
-            session = follower.namespace(NAMESPACE).open_session([1])
-            time.sleep(0.2)
-            reader.begin()
-            written = []
-            for number in range(phrases):
-                time.sleep(0.05 + 0.02 * float(np.random.default_rng(number).random()))
-                written.append(time.monotonic())
-                session.step(phrase(number).tolist(), max_draft_tokens=0)
-            seen = reader.result()
-            session.close(commit=False)
+    with (
+        _service(0) as (address, _),
+        Role("read", address, phrases) as reader,
+        Follower(address, namespaces=[(NAMESPACE, "")]) as follower,
+    ):
+        follower.wait(NAMESPACE, _PATIENCE)
+        session = follower.namespace(NAMESPACE).open_session([1])
+        time.sleep(0.2)
+        reader.begin()
+        written = []
+        for number in range(phrases):
+            time.sleep(0.05 + 0.02 * float(np.random.default_rng(number).random()))
+            written.append(time.monotonic())
+            session.step(phrase(number).tolist(), max_draft_tokens=0)
+        seen = reader.result()
+        session.close(commit=False)
     delays = (np.array(seen) - np.array(written)).tolist()
     return {name: microseconds / 1e3 for name, microseconds in percentiles(delays).items()}
 
 
-def fan_out_share(seconds: float, followers: int, sessions: int = 16, per_second: int = 50) -> dict[str, float]:
+def fan_out_share(
+    seconds: float, followers: int, sessions: int = 16, per_second: int = 50
+) -> dict[str, float]:
     """Share of a core that the service takes for the text of live sessions, without and with followers."""
     shares = []
     for count in (0, followers):

@@ -82,6 +82,10 @@ class Connection(ClosedOnExit):
         return self._state
 
     @property
+    def _closed(self) -> bool:
+        return self._state is FollowState.CLOSED
+
+    @property
     def lease_seconds(self) -> float:
         """Time without a message after which nothing of others is drafted from."""
         welcome = self._applier.welcome
@@ -110,12 +114,12 @@ class Connection(ClosedOnExit):
         """Stop drafting from what others wrote if the service has been silent for its lease; to be called
         several times a second."""
         silent = time.monotonic() - self._applier.last_message
-        if silent < self.lease_seconds or self._state in (FollowState.LAPSED, FollowState.CLOSED):
+        if silent < self.lease_seconds or self._closed or self._state is FollowState.LAPSED:
             return
         held = self._applier.position is not None
         self._applier.clear()
         with self._changed:
-            if self._state is FollowState.CLOSED:
+            if self._closed:
                 return
             if self._state is not FollowState.REFUSED:
                 self._set(FollowState.LAPSED)
@@ -143,7 +147,7 @@ class Connection(ClosedOnExit):
 
     def _run(self) -> None:
         pause, logged = _FIRST_PAUSE, False
-        while self._state is not FollowState.CLOSED:
+        while not self._closed:
             started = time.monotonic()
             try:
                 self._read_stream()
@@ -153,7 +157,7 @@ class Connection(ClosedOnExit):
             except Exception as failure:  # a defect must not end the thread
                 log.exception("a stream from the service could not be applied")
                 error = ProtocolError("a stream could not be applied", got=repr(failure)[:200])
-            if self._state is FollowState.CLOSED:
+            if self._closed:
                 return
             if isinstance(error, ProtocolError):
                 self._applier.clear()  # what was applied is not what the service sent
@@ -165,7 +169,7 @@ class Connection(ClosedOnExit):
                 logged = True
             with self._changed:
                 seconds = _REFUSED_PAUSE if refused else pause
-                self._changed.wait_for(lambda: self._state is FollowState.CLOSED, seconds)
+                self._changed.wait_for(lambda: self._closed, seconds)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _read_stream(self) -> None:
@@ -197,7 +201,7 @@ class Connection(ClosedOnExit):
     def _welcomed(self, call: WatchCall, welcome: pb.WatchWelcome, *, resumes: bool) -> None:
         log.info("following", service=welcome.version, instance=welcome.instance_id, resumes=resumes)
         with self._changed:
-            if self._state is FollowState.CLOSED:
+            if self._closed:
                 call.cancel()
                 return
             self._call, self.refusal = call, None
@@ -210,7 +214,7 @@ class Connection(ClosedOnExit):
         """Record the end of a stream; whether the service refused it."""
         with self._changed:
             was_welcome, self._call = self._call is not None, None
-            if self._state is FollowState.CLOSED:
+            if self._closed:
                 return False
             if not was_welcome and not isinstance(error, _OUTAGES):
                 if self._state is not FollowState.REFUSED:

@@ -1,4 +1,4 @@
-"""Reports of what a follower did with the namespaces, so that the service's eviction and statistics stay true."""
+"""Reports of what a follower did, so that the service's eviction and statistics stay true."""
 
 from __future__ import annotations
 

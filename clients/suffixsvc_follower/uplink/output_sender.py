@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from dataclasses import replace
 from uuid import uuid4
 
 from suffixsvc.errors import SuffixError
-from suffixsvc.index.pending_commit import OnCommitted
+from suffixsvc.index import OnCommitted
+from suffixsvc.index.pending_commit import CommittedIds
 from suffixsvc.types import NewOutput, OutputId
 from suffixsvc_follower.contents.namespace_copy import NamespaceCopy
 from suffixsvc_follower.uplink.sent_session import SentSession
@@ -31,7 +31,7 @@ class OutputSender:
         self.sent: SentSession | None = None
         self.waits = True
 
-    def commit(self, output: NewOutput, on_committed: OnCommitted) -> Future[list[OutputId | None]]:
+    def commit(self, output: NewOutput, on_committed: OnCommitted) -> CommittedIds:
         """See ``suffixsvc.index.pending_commit.Commit``."""
         assert self.sent is not None  # noqa: S101  # only sessions that are not private have outputs
         if not output.uuid:  # the service has not given the session an id yet
