@@ -2,12 +2,13 @@
 
 from suffixsvc.index.namespace import NamespaceIndex
 from suffixsvc.index.namespace_stats import NamespaceStats
-from suffixsvc.index.pending_commit import OnCommitted
+from suffixsvc.index.pending_commit import Commit, OnCommitted
 from suffixsvc.index.segment_map import Sealed
 from suffixsvc.index.session import Abandoned, Session
 
 __all__ = [
     "Abandoned",
+    "Commit",
     "NamespaceIndex",
     "NamespaceStats",
     "OnCommitted",

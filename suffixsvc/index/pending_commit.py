@@ -16,11 +16,14 @@ from suffixsvc.types import NewOutput, OutputId
 
 log = structlog.get_logger(__name__)
 
-#: called on the store's thread, before the future is done: id of the committed output, None: not committed
+#: called before the future is done, by the store's thread or a follower's: id of the committed output whose
+#: text is the live one; None: the live text does not belong to the log
 OnCommitted = Callable[[OutputId | None], None]
-#: submits an output to the store; the future holds its id once it is durable. LimitExceededError: it does not
-#: fit; UnknownNamespaceError: the namespace was deleted
-Commit = Callable[[NewOutput, OnCommitted], Future[list[OutputId]]]
+#: the id of an output once it is durable; None: a follower's service kept nothing of it
+CommittedIds = Future[list[OutputId]] | Future[list[OutputId | None]]
+#: submits an output to the store. LimitExceededError: it does not fit; UnknownNamespaceError: the namespace
+#: was deleted
+Commit = Callable[[NewOutput, OnCommitted], CommittedIds]
 
 
 class PendingCommit:
@@ -48,7 +51,7 @@ class PendingCommit:
         self._native = native
         self._writer = writer
         self._commit = commit
-        self.submitted: tuple[NewOutput, Future[list[OutputId]]] | None = None
+        self.submitted: tuple[NewOutput, CommittedIds] | None = None
         self._insert: UndoableInsert | None = None
         #: the index holds the output's texts besides the live ones, which carry more context
         self._copied = False
@@ -99,8 +102,11 @@ class PendingCommit:
         else:
             self.submitted, self._insert = (output, future), insert
 
-    def wait(self) -> OutputId:
+    def wait(self) -> OutputId | None:
         """Wait until the output is durable and return its id. An interrupt leaves the commit in flight.
+
+        Returns:
+            The id. None: the service of a follower kept nothing of the output.
 
         Raises:
             StoreError: the output was not stored; the text is live again.

@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import Self
 
@@ -19,7 +18,7 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
 from suffixsvc.index.hot_index import require_ngram_length
 from suffixsvc.index.live_text import TextPiece, pieces_of
 from suffixsvc.index.namespace import NamespaceIndex
-from suffixsvc.index.pending_commit import Commit, PendingCommit
+from suffixsvc.index.pending_commit import Commit, CommittedIds, PendingCommit
 from suffixsvc.index.session_calls import (
     DraftParams,
     as_feedback,
@@ -298,7 +297,8 @@ class Session:
             self._output_id = self._pending_commit.wait()
         elif submitted is not None:
             submitted[1].add_done_callback(_log_failure)
-        uninterrupted(lambda: self._end(submitted[0] if submitted is not None and wait else None))
+        logged = None if submitted is None or self._output_id is None else submitted[0]
+        uninterrupted(lambda: self._end(logged))
         return self._output_id
 
     def _end(self, logged: NewOutput | None) -> None:
@@ -384,7 +384,7 @@ class Session:
             raise too_long_error(len(self._native) + more, self._limits.max_session_tokens)
 
 
-def _log_failure(future: Future[list[OutputId]]) -> None:
+def _log_failure(future: CommittedIds) -> None:
     """Log the failure of a commit that no caller waits for."""
     error = future.exception()
     if error is not None:

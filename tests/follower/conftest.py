@@ -40,3 +40,9 @@ def follow(address: str, tmp_path: Path) -> Iterator[Connect]:
             return stack.enter_context(follower)
 
         yield open_follower
+
+
+@pytest.fixture(params=["memory", "folder"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    """None, or the path of the service's data folder."""
+    return None if request.param == "memory" else tmp_path / "d"

@@ -1,0 +1,1 @@
+"""What a follower holds of a namespace: outputs, segments, live text of others, and its own writes."""
