@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
-import structlog
-
 from suffixsvc.config import Limits
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.index import Abandoned
@@ -28,8 +26,6 @@ from suffixsvc_follower.stream.segment_opener import SegmentOpener
 from suffixsvc_follower.stream.use_report import UseReports
 from suffixsvc_follower.stream.watch_call import WatchChannel
 from suffixsvc_follower.uplink.uplink import Uplink
-
-log = structlog.get_logger(__name__)
 
 #: period of the background task, and the number of periods from a report of use to the next
 _TICK_SECONDS: Final = 0.25

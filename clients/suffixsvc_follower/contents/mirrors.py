@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import structlog
-
 from suffixsvc import core
 from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.index import NamespaceIndex
@@ -21,8 +19,6 @@ from suffixsvc.index.texts import next_writer
 from suffixsvc.log_wire import live_tokens
 from suffixsvc.types import TokenArray
 from suffixsvc.v1 import watch_pb2 as pb
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

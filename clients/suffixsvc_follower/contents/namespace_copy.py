@@ -18,12 +18,11 @@ lock. The stream's thread inserts and removes texts without it, after the id was
 from __future__ import annotations
 
 import heapq
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
-
-import structlog
 
 from suffixsvc.index import NamespaceIndex, OnCommitted, Sealed
 from suffixsvc.log_types import Deletion, NamespaceContents, SealedContents
@@ -31,7 +30,7 @@ from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput
 from suffixsvc_follower.contents.mirrors import Mirrors
 from suffixsvc_follower.contents.own_writes import Decided, OwnWrite, OwnWrites
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: objects of a hot output besides its tokens, in bytes
 _BYTES_PER_OUTPUT: Final = 700
@@ -110,7 +109,7 @@ class NamespaceCopy(NamespaceIndex):
         self._drop(moved)
         # what drafting learned here is newer
         if contents.learned and not self.learner.changed and not self.learner.load(contents.learned):
-            log.warning("what the service learned has another format and is not used", namespace=self.path)
+            log.warning("what the service learned for %s has another format and is not used", self.path)
 
     def add_hot(self, outputs: Sequence[StoredOutput]) -> None:
         """Add outputs that no segment of the contents holds. Those that are held stay as they are."""
@@ -240,7 +239,7 @@ class NamespaceCopy(NamespaceIndex):
     def _drop(self, gone: Sequence[StoredOutput]) -> None:
         missing = self.drop_hot(gone)
         if missing:
-            log.error("outputs were not in the hot index", namespace=self.path, outputs=missing)
+            log.error("%d outputs of namespace %s were not in the hot index", missing, self.path)
 
     def _hot_bytes(self) -> int:
         """Memory of the hot outputs, without live text."""
@@ -369,7 +368,7 @@ class NamespaceCopy(NamespaceIndex):
             else:
                 decided = self._own.logged(uuid, output_id, self._is_wanted)
         if output_id is None and decided and self.count_refused():
-            log.warning("outputs are not stored by the service", namespace=self.path)
+            log.warning("outputs of namespace %s are not stored by the service", self.path)
         _finish(decided)
 
     def fail(self, uuid: bytes, error: BaseException) -> None:

@@ -10,18 +10,17 @@ A write is decided once, by the first of: its row in the log, its deletion, the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-
-import structlog
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.index import OnCommitted
 from suffixsvc.runtime.signal_guard import new_future
 from suffixsvc.types import NewOutput, OutputId
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 _UUID_BYTES = 16
 
@@ -130,4 +129,4 @@ def _call(write: OwnWrite, output_id: OutputId | None) -> None:
     try:
         write.on_committed(output_id)
     except Exception:
-        log.exception("the text of an output could not be moved", namespace=write.output.namespace)
+        log.exception("the text of an output of namespace %s could not be moved", write.output.namespace)

@@ -10,20 +10,19 @@ that cannot be opened; it can be tried again later.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import structlog
-
 from suffixsvc.core.segments import Segment
 from suffixsvc.errors import StoreError, SuffixError
 from suffixsvc.types import OutputId, SegmentRecord
 from suffixsvc_follower.contents.segment_cache import SegmentCache, default_cache_folder, has_digest
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: the rest of a segment file of a namespace, by its name, from an offset on
 FetchSegment = Callable[[str, str, int], Iterable[bytes]]
@@ -82,10 +81,10 @@ class SegmentSource:
             return self._open_cached(namespace, record, digest, gone)
         except (SuffixError, OSError) as error:
             log.warning(
-                "a segment cannot be opened; drafts go on without it",
-                namespace=namespace,
-                segment=record.name,
-                error=str(error),
+                "segment %s of namespace %s cannot be opened; drafts go on without it: %s",
+                record.name,
+                namespace,
+                error,
             )
             return None
 
@@ -109,7 +108,7 @@ class SegmentSource:
                 cache.remove(digest)  # its header is whole and its tables are not: fetch it again
         path = cache.fetch(record, digest, lambda offset: self._fetch(namespace, record.name, offset), in_use)
         if path is None:
-            log.info("another process is fetching a segment", namespace=namespace, segment=record.name)
+            log.info("another process is fetching segment %s of namespace %s", record.name, namespace)
             return None
         return self._opened(path, digest, deleted)
 

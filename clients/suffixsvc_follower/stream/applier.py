@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import time
-
-import structlog
 
 from suffixsvc import wire
 from suffixsvc.log_types import Deletion, LogPosition, NamespaceContents
@@ -14,7 +13,7 @@ from suffixsvc_follower.contents.mirrors import LivePiece
 from suffixsvc_follower.stream.followed import FollowedTable
 from suffixsvc_follower.stream.segment_opener import SegmentOpener
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 
 class Applier:
@@ -134,4 +133,4 @@ class Applier:
         entry.clear()
         entry.refused = wire.error_from_detail(message.error)
         entry.ready.set()  # nothing will come: waiters end
-        log.warning("a namespace is not followed", namespace=entry.path, why=str(entry.refused))
+        log.warning("namespace %s is not followed: %s", entry.path, entry.refused)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import enum
+import logging
 import os
 import socket
 import threading
 import time
 from typing import Final
-
-import structlog
 
 from suffixsvc.errors import (
     ProtocolError,
@@ -24,7 +23,7 @@ from suffixsvc_follower.stream.applier import Applier
 from suffixsvc_follower.stream.followed import Followed, FollowedTable
 from suffixsvc_follower.stream.watch_call import WatchCall, WatchChannel
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: pauses between attempts
 _FIRST_PAUSE: Final = 0.1
@@ -128,9 +127,9 @@ class Connection(ClosedOnExit):
             call.cancel()  # what it may still bring assumes that the contents are held
         if held:
             log.warning(
-                "the service is silent: drafts are taken from a session's own text only",
-                seconds=round(silent, 1),
-                lease_seconds=self.lease_seconds,
+                "the service has been silent for %.1f s, longer than its lease: drafts are taken from a"
+                " session's own text only",
+                silent,
             )
 
     def close(self) -> None:
@@ -165,7 +164,7 @@ class Connection(ClosedOnExit):
             if time.monotonic() - started > _LONGEST_PAUSE:
                 pause, logged = _FIRST_PAUSE, False
             if not logged:
-                log.info("no stream from the service; it is tried again", why=str(error))
+                log.info("no stream from the service; it is tried again: %s", error)
                 logged = True
             with self._changed:
                 seconds = _REFUSED_PAUSE if refused else pause
@@ -199,7 +198,10 @@ class Connection(ClosedOnExit):
             self.send(pb.WatchRequest(report=pb.FollowerReport(applied=position_to_proto(position))))
 
     def _welcomed(self, call: WatchCall, welcome: pb.WatchWelcome, *, resumes: bool) -> None:
-        log.info("following", service=welcome.version, instance=welcome.instance_id, resumes=resumes)
+        how = "is resumed" if resumes else "begins"
+        log.info(
+            "following %s of the service, version %s, instance %s", how, welcome.version, welcome.instance_id
+        )
         with self._changed:
             if self._closed:
                 call.cancel()
@@ -218,7 +220,7 @@ class Connection(ClosedOnExit):
                 return False
             if not was_welcome and not isinstance(error, _OUTAGES):
                 if self._state is not FollowState.REFUSED:
-                    log.warning("the service does not let this process follow", why=str(error))
+                    log.warning("the service does not let this process follow: %s", error)
                 self.refusal = error
                 self._set(FollowState.REFUSED)
                 return True

@@ -10,6 +10,7 @@ again from it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,15 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-import structlog
-
 from suffixsvc.errors import ServiceError, ServiceUnavailableError, SuffixError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import OutputId
 from suffixsvc_client import SuffixClient
 from suffixsvc_follower.uplink.sent_session import SentSession
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: seconds between two messages while tokens are written, and while none are
 _SHORTEST_WINDOW: Final = 0.003
@@ -100,7 +99,7 @@ class Uplink(ClosedOnExit):
         error = ServiceUnavailableError("the follower was closed before the service answered")
         while self._retries:
             session, _, on_closed = self._retries.popleft()
-            log.error("an output is lost: the service did not answer", session=session.session_id)
+            log.error("the output of session %s is lost: the service did not answer", session.session_id)
             on_closed(None, error)
 
     # ------------------------------------------------------------------------------------------ sending
@@ -173,7 +172,7 @@ class Uplink(ClosedOnExit):
                 lost.append(self._retries.popleft())
                 self._unsent -= len(lost[-1][0])
         for oldest, _, receive in lost:
-            log.error("an output is lost: too much waits for the service", session=oldest.session_id)
+            log.error("the output of session %s is lost: too much waits for the service", oldest.session_id)
             receive(None, ServiceUnavailableError("too many tokens wait for the service"))
         return True
 
@@ -195,7 +194,11 @@ class Uplink(ClosedOnExit):
             with session.lock:
                 session.close(commit=False)
         except SuffixError as error:
-            log.warning("a session is left to expire at the service", error=str(error))
+            log.warning(
+                "session %s is left to the service, which ends it when it is idle: %s",
+                session.session_id,
+                error,
+            )
 
     def _remove(self, session: SentSession) -> None:
         with self._lock:
