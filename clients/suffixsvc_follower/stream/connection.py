@@ -186,7 +186,7 @@ class Connection(ClosedOnExit):
             for reply in call.replies():
                 self._applier.apply(reply)
                 if reply.WhichOneof("reply") == "welcome":
-                    self._welcomed(call, reply.welcome, resumes=position is not None)
+                    self._welcomed(call, reply.welcome)
                 elif self._applier.applied_deletions:
                     self._applier.applied_deletions = False
                     self.report_position()
@@ -197,11 +197,8 @@ class Connection(ClosedOnExit):
         if position is not None:
             self.send(pb.WatchRequest(report=pb.FollowerReport(applied=position_to_proto(position))))
 
-    def _welcomed(self, call: WatchCall, welcome: pb.WatchWelcome, *, resumes: bool) -> None:
-        how = "is resumed" if resumes else "begins"
-        log.info(
-            "following %s of the service, version %s, instance %s", how, welcome.version, welcome.instance_id
-        )
+    def _welcomed(self, call: WatchCall, welcome: pb.WatchWelcome) -> None:
+        log.info("the service is followed (%s, version %s)", welcome.instance_id, welcome.version)
         with self._changed:
             if self._closed:
                 call.cancel()

@@ -194,11 +194,7 @@ class Uplink(ClosedOnExit):
             with session.lock:
                 session.close(commit=False)
         except SuffixError as error:
-            log.warning(
-                "session %s is left to the service, which ends it when it is idle: %s",
-                session.session_id,
-                error,
-            )
+            log.warning("session %s ends at the service when it is idle: %s", session.session_id, error)
 
     def _remove(self, session: SentSession) -> None:
         with self._lock:
