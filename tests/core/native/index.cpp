@@ -79,6 +79,7 @@ void together(std::uint32_t seed, int rounds) {
                     if (!other->remove(prompt, 0)) fail("remove", "a text is not found");
                     continue;
                 }
+                const std::string base = learner->save();
                 Session session(shared, {other}, learner, writers++, 16);
                 session.append_context(prompt);
                 for (int step = 0; step < 10; ++step) {
@@ -88,7 +89,9 @@ void together(std::uint32_t seed, int rounds) {
                     (void)session.draft(16, curve, step % 2 ? Shape::tree : Shape::chain);
                     if (step == 5) session.append_context(prompt);
                 }
-                (void)learner->save();
+                if (const std::string learned = learner->difference(base);
+                    k == 1 && !learned.empty() && !learner->merge(learned))
+                    fail("merge", "a difference is refused");
                 session.retract();
             }
         });

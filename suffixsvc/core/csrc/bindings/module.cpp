@@ -130,6 +130,18 @@ NB_MODULE(_ext, m) {
         .def_prop_ro("changed", &Learner::changed)
         .def_prop_ro("own_bytes", &Learner::own_bytes)
         .def("save", [](const Learner& self) { return to_bytes(self.save()); })
+        .def(
+            "difference",
+            [](const Learner& self, nb::bytes base) {
+                return to_bytes(released([&] { return self.difference(view(base)); }));
+            },
+            "base"_a)
+        .def(
+            "merge",
+            [](Learner& self, nb::bytes difference) {
+                return released([&] { return self.merge(view(difference)); });
+            },
+            "difference"_a)
         .def("generalise", &Learner::generalise, Released())
         .def("load", [](Learner& self, nb::bytes data) { return self.load(view(data)); }, "data"_a);
 

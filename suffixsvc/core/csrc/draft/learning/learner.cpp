@@ -4,8 +4,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 
 #include "draft/learning/floats.h"
+#include "draft/learning/learned_difference.h"
 
 namespace suffixsvc {
 
@@ -34,11 +36,9 @@ constexpr std::uint32_t kCostClasses = 24;
 
 constexpr float kStartWeight = 0.2f;
 constexpr float kRate = 0.032f;
-constexpr float kFinalRate = 0.008f;    // at 0.004 drafts were 0.2 % better, and calibration a third worse
-constexpr float kFeatureLimit = 200.f;  // counters are halved at this limit, so that old observations decay
-constexpr float kSoftLimit = 8.f;       // limit of the counters that other namespaces start with
+constexpr float kFinalRate = 0.008f;  // at 0.004 drafts were 0.2 % better, and calibration a third worse
+constexpr float kSoftLimit = 8.f;     // limit of the counters that other namespaces start with
 constexpr float kMaxLogit = 9.2f;
-constexpr float kMaxGained = 1e9f;
 constexpr char kMagic[8] = {'S', 'F', 'X', 'L', 'R', 'N', '0', '2'};
 
 std::uint32_t match_bucket(std::uint32_t n) {
@@ -138,7 +138,7 @@ void Learner::learn(std::uint32_t feature, bool right) {
     Counter& c = own().features[feature];
     float r = get(c.right) + (right ? 1.f : 0.f);
     float s = get(c.seen) + 1.f;
-    if (s > kFeatureLimit) {
+    if (s > LearnedTables::kFeatureLimit) {
         r *= 0.5f;
         s *= 0.5f;
     }
@@ -225,13 +225,13 @@ std::pair<double, double> Learner::gain(std::uint32_t cost_class) const {
 
 void Learner::learn_gain(std::uint32_t cost_class, double tokens, double cost) {
     Counter& c = own().gains[cost_class];
-    put(c.right, std::min(kMaxGained, static_cast<float>(get(c.right) * kGainDecay + tokens)));
-    put(c.seen, std::min(kMaxGained, static_cast<float>(get(c.seen) * kGainDecay + cost)));
+    put(c.right, std::min(LearnedTables::kMaxGained, static_cast<float>(get(c.right) * kGainDecay + tokens)));
+    put(c.seen, std::min(LearnedTables::kMaxGained, static_cast<float>(get(c.seen) * kGainDecay + cost)));
 }
 
 void Learner::learn_more_gain(std::uint32_t cost_class, double tokens) {
     Counter& c = own().gains[cost_class];
-    put(c.right, std::min(kMaxGained, static_cast<float>(get(c.right) + tokens)));
+    put(c.right, std::min(LearnedTables::kMaxGained, static_cast<float>(get(c.right) + tokens)));
 }
 
 // -------------------------------------------------------------------------------------------- bytes
@@ -272,7 +272,7 @@ bool LearnedTables::load(std::string_view bytes) {
         put(c.right, std::clamp(tokens, 0.f, kMaxGained));
     }
     for (auto* table : {&weights, &final})
-        for (auto& w : *table) put(w, std::clamp(*x++, -20.f, 20.f));
+        for (auto& w : *table) put(w, std::clamp(*x++, -kWeightLimit, kWeightLimit));
     return true;
 }
 
@@ -316,6 +316,24 @@ std::string Learner::save() const { return tables().save(); }
 bool Learner::load(std::string_view bytes) {
     // Validated before the tables are copied, and loaded in place, since readers may hold references to them.
     return LearnedTables::parse(bytes) != nullptr && own().load(bytes);
+}
+
+std::string Learner::difference(std::string_view base) const {
+    const auto parsed = LearnedTables::parse(base);
+    if (!parsed)
+        throw std::invalid_argument("base must be a result of Learner.save() of this version; got " +
+                                    std::to_string(base.size()) + " other bytes");
+    const auto found = LearnedDifference::between(*parsed, tables());
+    return found.empty() ? std::string() : found.pack(*parsed);
+}
+
+bool Learner::merge(std::string_view difference) {
+    // Validated before the tables are copied.
+    const auto parsed = LearnedDifference::parse(difference, tables());
+    if (!parsed) return false;
+    parsed->merge_into(own());
+    changed_.store(true, std::memory_order_relaxed);
+    return true;
 }
 
 void Learner::generalise() { own().generalise(); }

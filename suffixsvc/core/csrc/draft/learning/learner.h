@@ -63,6 +63,11 @@ class LearnedTables {
         std::atomic<float> seen{0.f};
     };
 
+    // Counters of features are halved above this limit, so that old observations decay.
+    static constexpr float kFeatureLimit = 200.f;
+    static constexpr float kMaxGained = 1e9f;    // of the counters of gains
+    static constexpr float kWeightLimit = 20.f;  // of the magnitude of a loaded or merged weight
+
     LearnedTables();  // initial values
     LearnedTables(const LearnedTables& other);
     LearnedTables& operator=(const LearnedTables&) = delete;
@@ -165,7 +170,15 @@ class Learner {
     // tokenizer or on costs, with counters that new evidence soon outweighs, and with half of what the mixers
     // learned. To be called once: a second call halves again.
     void generalise();
-    // Whether anything was learned since construction or load().
+    // What was learned since save() returned `base`, as bytes: at most as many as save() returns, and none if
+    // nothing was learned. Throws std::invalid_argument if `base` is not of this version.
+    std::string difference(std::string_view base) const;
+    // Adds what another learner learned (draft/learning/learned_difference.h). Returns false, without a
+    // change, if the bytes are not a difference of this version. Merging a difference again counts it again:
+    // its counts are observations. Merges of one learner are to be serialised; else some of their updates are
+    // lost.
+    bool merge(std::string_view difference);
+    // Whether anything was learned or merged since construction.
     bool changed() const { return changed_.load(std::memory_order_relaxed); }
     // Bytes owned: 0 until something is learned or loaded.
     std::size_t own_bytes() const;
