@@ -324,3 +324,46 @@ def test_a_store_of_an_older_backup(tmp_path: Path) -> None:
             reader.follow(PATH, generation)
             reader.until(lambda: agrees(reader, cache, PATH), "contents of the log that there is")
             assert set(reader.held[PATH].hot.values()) == {(1,), (3,)}
+
+
+def test_a_segment_that_is_lost_is_replaced_by_contents(tmp_path: Path) -> None:
+    """Its outputs are hot again, which no change of the log says."""
+    with (
+        SuffixCache(tmp_path / "d", background=False) as cache,
+        watched(cache) as address,
+        WatchReader(address) as reader,
+    ):
+        cache.namespace(PATH).add_output([1, 2])
+        cache.seal(PATH)
+        cache.namespace(PATH).add_output([3, 4])
+        reader.follow(PATH)
+        reader.until(lambda: agrees(reader, cache, PATH), "contents")
+        cache.seal(PATH)
+        reader.until(lambda: len(reader.held[PATH].segments) == 2, "a segment more")
+        cache.compact(PATH)
+        reader.until(lambda: len(reader.held[PATH].segments) == 1, "merged")
+        assert reader.held[PATH].contents == 1, "only manifests were sent"
+        store = cache._parts.store
+        store.drop_segments(PATH, [record.name for record in store.segments(PATH)])
+        reader.until(lambda: reader.held[PATH].contents == 2, "contents are sent again")
+        reader.until(lambda: agrees(reader, cache, PATH), "with the outputs of the segment")
+        assert sorted(reader.held[PATH].hot.values()) == [(1, 2), (3, 4)]
+
+
+def test_live_text_that_waits_is_older_than_contents(tmp_path: Path) -> None:
+    """A namespace is followed again while its live text waits: no token is sent twice (the reader checks)."""
+    with SuffixCache(tmp_path / "d") as cache, watched(cache) as address, SuffixClient(address) as client:
+        cache.namespace(PATH).add_output([1])
+        session = client.namespace(PATH).open_session([1])
+        with WatchReader(address) as reader:
+            text: list[int] = []
+            for n in range(30):
+                session.step([n])
+                text.append(n)
+                reader.follow(PATH)
+            session_id = session.verbs.state.session_id
+            reader.until(
+                lambda: PATH in reader.held and reader.held[PATH].live_texts().get(session_id) == text,
+                "the text is complete",
+            )
+        session.close(commit=False)
