@@ -15,7 +15,7 @@ from suffixsvc_client.client import ClientNamespace, ClientSession, SuffixClient
 from suffixsvc_client.protocol.bulk import ExportedFileSummary, ExportSummary
 from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.counters import ClientStats, EmptyReason
-from suffixsvc_client.protocol.replies import ServerInfo, ServiceStats
+from suffixsvc_client.protocol.replies import FollowerStats, ServerInfo, ServiceStats
 from suffixsvc_client.transport.interface import AsyncTransport, Transport
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "EmptyReason",
     "ExportSummary",
     "ExportedFileSummary",
+    "FollowerStats",
     "ServerInfo",
     "ServiceStats",
     "SuffixClient",

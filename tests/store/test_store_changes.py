@@ -96,6 +96,28 @@ def test_only_the_namespaces_asked_for_are_read(store: Store) -> None:
     assert ids_after(store, start) == ([], [], store.position())
 
 
+def test_readers_of_many_namespaces_get_the_same(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they have more namespaces than there are rows, the log is read instead of every namespace."""
+    monkeypatch.setattr(changes, "_ROWS", 5)
+    rng = random.Random(3)
+    start = store.position()
+    for number in range(60):
+        store.append([make_output([number + 1], namespace=rng.choice([NS, OTHER]))]).result()
+        if number % 7 == 6:
+            store.forget_many(NS, rng.sample(scan_ids(store, NS), 1))
+    one = [store.generation(NS)]
+    at = start
+    while True:
+        few, many = store.changes(at, one), store.changes(at, {*one, *range(1000, 2000)})
+        assert few is not None
+        assert many is not None
+        assert [stored.output_id for _, stored in many.outputs] == [s.output_id for _, s in few.outputs]
+        assert (many.deletions, many.position) == (few.deletions, few.position)
+        if few.position == at:
+            return
+        at = few.position
+
+
 def test_a_deleted_namespace_has_one_deletion_and_its_path_a_greater_generation(store: Store) -> None:
     store.append([make_output([n]) for n in range(3)]).result()
     start, old = store.position(), store.generation(NS)

@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from store_testing import Clock, find, make_output, node_id_of, plain
 
 from suffixsvc.errors import InvalidInputError, ManifestError, UnknownNamespaceError, UnknownOutputError
+from suffixsvc.log_types import LogChanges
 from suffixsvc.store import LmdbStore, MemoryStore
 from suffixsvc.store.base import Store
 from suffixsvc.store.records.keys import generated_uuid
 from suffixsvc.types import (
     IncompleteOutput,
-    LogChanges,
     NamespaceRecord,
     NewOutput,
     OutputId,

@@ -72,8 +72,8 @@ def delete(
     typer.echo(f"{outputs:,} outputs deleted")
     for each in receipt.silent:
         typer.echo(
-            f"follower {each.follower_id} ({each.description}) has not confirmed: it may draft from them until "
-            "its lease is over",
+            f"follower {each.follower_id} ({each.description}) has not confirmed it: it may draft from them "
+            "until its lease is over",
             err=True,
         )
 

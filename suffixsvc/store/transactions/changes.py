@@ -71,7 +71,13 @@ def _outputs_after(
     view: ReadView, after: OutputId, last: OutputId, generations: Collection[int]
 ) -> Iterator[tuple[OutputId, int]]:
     """Yield (id, namespace number) of outputs, by id; of each namespace at most those of an answer."""
+    if last - after < len(generations):  # fewer rows than namespaces: a reader of many, at the end of the log
+        for lsn in view.lsns(None, after + 1, last):
+            record = view.log_record(lsn)
+            if record is not None and record.payload.namespace_id in generations:
+                yield lsn, record.payload.namespace_id
+        return
     exist = [number for number in generations if number in view.names.by_id]
-    return heapq.merge(
+    yield from heapq.merge(
         *([(lsn, number) for lsn in view.lsns(number, after + 1, last, _ROWS)] for number in exist)
     )
