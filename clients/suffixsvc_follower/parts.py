@@ -151,9 +151,12 @@ class FollowerParts(ClosedOnExit):
             self.connection.send(pb.WatchRequest(unfollow=pb.UnfollowNamespace(namespace=entry.path)))
             with self.applier.lock:
                 entry.clear()
+        self._report()
+
+    def _report(self, *, last: bool = False) -> None:
         position = self.applier.position
-        if position is not None:
-            self.connection.send(pb.WatchRequest(report=self._reports.next(position)))
+        if position is not None and self.connection.state is FollowState.FOLLOWING:
+            self.connection.send(pb.WatchRequest(report=self._reports.next(position, last=last)))
 
     def close(self) -> None:
         """Send what is being closed, and end the threads. Idempotent."""
@@ -162,6 +165,7 @@ class FollowerParts(ClosedOnExit):
         self._closed = True
         self._task.stop()
         self.uplink.close()
+        self._report(last=True)
         self.connection.close()
         self._opener.close()
         self._channel.close()

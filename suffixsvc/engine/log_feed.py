@@ -126,15 +126,28 @@ class LogFeed:
         """The folder of segment files, which need not exist; None for a cache in memory."""
         return self._store.segment_folder
 
-    def record_use(self, path: str, output_ids: Sequence[OutputId], counts: ReportedCounts) -> None:
-        """Record what a reader did with a namespace: outputs that it drafted from, the last one used last,
-        and its counters. Unknown namespaces and outputs are ignored."""
+    def record_use(
+        self, path: str, output_ids: Sequence[OutputId], counts: ReportedCounts, learned: bytes = b""
+    ) -> bool:
+        """Record what a reader did with a namespace. Unknown namespaces and outputs are ignored.
+
+        Args:
+            output_ids: outputs that it drafted from, the last one used last.
+            counts: its counters.
+            learned: what its drafting learned (``suffixsvc.core.Learner.difference``); b"": nothing.
+
+        Returns:
+            Whether ``learned`` could be merged.
+        """
         with self._close_guard.while_open():
             index = self._catalog.get(path)
-            if index is not None:
-                index.add_reported(counts)
-                if index.lru is not None and output_ids:
-                    index.lru.touch((), output_ids, self._store.clock.now_us())
+            if index is None:
+                return True
+            index.add_reported(counts)
+            if index.lru is not None and output_ids:
+                index.lru.touch((), output_ids, self._store.clock.now_us())
+            with self._merging:
+                return not learned or index.learner.merge(learned)
 
     def sealed(self, path: str) -> SealedContents:
         """The segments of a namespace. UnknownNamespaceError: the log does not hold it."""

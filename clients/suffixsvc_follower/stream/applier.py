@@ -84,6 +84,8 @@ class Applier:
         entry.loading = NamespaceContents(
             message.namespace, message.tokenizer, message.generation, position, sealed, message.learned
         )
+        if not entry.copy.learner.changed:
+            entry.learned_base = message.learned  # loaded below
         entry.copy.begin_contents(entry.loading, self._opener.open_local(entry, sealed))
 
     def _add_hot(self, message: pb.HotOutputs) -> None:

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 #: pauses between attempts
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
+#: time for the service to read what was sent before the end
+_FAREWELL_SECONDS: Final = 1.0
 #: lease of a service that has not been reached yet
 _LEASE_SECONDS: Final = 15.0
 #: pause after a refusal: too many followers may become fewer, and a service may be replaced by a later one
@@ -133,14 +135,17 @@ class Connection(ClosedOnExit):
             )
 
     def close(self) -> None:
-        """End the stream. Idempotent."""
+        """End the stream after what was sent. Idempotent."""
         with self._changed:
             self._set(FollowState.CLOSED)
             call = self._call
+        if self._thread is threading.current_thread():
+            return
         if call is not None:
+            call.finish()
+            self._thread.join(_FAREWELL_SECONDS)
             call.cancel()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.join()
 
     # -------------------------------------------------------------------------------------------- thread
 

@@ -35,6 +35,8 @@ class Followed:
         #: digests of the headers of its segments, by name
         self.digests: Mapping[str, bytes] = {}
         self.generation = 0
+        #: what its learner had learned when that was last reported; b"": the shipped tables
+        self.learned_base = b""
         #: contents that are being received
         self.loading: NamespaceContents | None = None
         self.ready = threading.Event()

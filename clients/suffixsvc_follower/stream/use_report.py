@@ -1,14 +1,21 @@
-"""Reports of what a follower did, so that the service's eviction and statistics stay true."""
+"""Reports of what a follower did, so that the service's eviction and statistics stay true, and its drafting
+learns from all of its followers."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import time
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+from suffixsvc.core import new_learner
 from suffixsvc.log_types import LogPosition
 from suffixsvc.log_wire import pack_ids, position_to_proto
 from suffixsvc.v1 import watch_pb2 as pb
 from suffixsvc_follower.stream.followed import Followed, FollowedTable
+
+#: what was learned in a namespace is reported this often, if it was drafted in
+LEARNED_SECONDS: Final = 60.0
 
 
 class _Counts(NamedTuple):
@@ -18,8 +25,17 @@ class _Counts(NamedTuple):
     num_accepted_tokens: int = 0
 
 
+@dataclass(slots=True)
+class _Reported:
+    """What was reported of a namespace; ``steps`` and ``at`` are of the last report of what was learned."""
+
+    counts: _Counts = field(default_factory=_Counts)
+    steps: int = 0
+    at: float = field(default_factory=time.monotonic)
+
+
 class UseReports:
-    """Makes reports; each has what happened since the one before. One thread.
+    """Makes reports; each has what happened since the one before. Its caller serialises the calls.
 
     Args:
         table: the namespaces.
@@ -27,13 +43,14 @@ class UseReports:
 
     def __init__(self, table: FollowedTable) -> None:
         self._table = table
-        self._reported: WeakKeyDictionary[Followed, _Counts] = WeakKeyDictionary()
+        self._reported: WeakKeyDictionary[Followed, _Reported] = WeakKeyDictionary()
 
-    def next(self, applied: LogPosition) -> pb.FollowerReport:
+    def next(self, applied: LogPosition, *, last: bool = False) -> pb.FollowerReport:
         """The next report.
 
         Args:
             applied: position of the copies.
+            last: the follower is being closed: all that was learned is in it.
         """
         report = pb.FollowerReport(applied=position_to_proto(applied))
         for entry in self._table.values():
@@ -42,10 +59,21 @@ class UseReports:
             report.mapped_bytes += copy.mapped_bytes
             counters = copy.counters
             now = _Counts(counters.steps, counters.drafts, counters.drafted, counters.accepted)
-            before = self._reported.get(entry, _Counts())
+            reported = self._reported.setdefault(entry, _Reported())
+            learned = self._learned(entry, reported, now.num_steps, last=last)
             used = copy.take_used()
-            if now != before or used:
-                more = {name: getattr(now, name) - getattr(before, name) for name in _Counts._fields}
-                report.used.add(namespace=entry.path, output_ids=pack_ids(used), **more)
-            self._reported[entry] = now
+            if now != reported.counts or used or learned:
+                more = {name: getattr(now, name) - getattr(reported.counts, name) for name in _Counts._fields}
+                report.used.add(namespace=entry.path, output_ids=pack_ids(used), learned=learned, **more)
+            reported.counts = now
         return report
+
+    def _learned(self, entry: Followed, reported: _Reported, steps: int, *, last: bool) -> bytes:
+        now = time.monotonic()
+        if steps == reported.steps or not (last or now - reported.at >= LEARNED_SECONDS):
+            return b""
+        reported.steps, reported.at = steps, now
+        learner = entry.copy.learner
+        base, entry.learned_base = entry.learned_base or new_learner().save(), learner.save()
+        # between the two calls of the learner a step may learn: its share is reported twice, or not at all
+        return learner.difference(base)

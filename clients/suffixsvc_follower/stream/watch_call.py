@@ -99,6 +99,10 @@ class WatchCall(ClosedOnExit):
         except grpc.RpcError as error:
             raise error_from_rpc(error) from None
 
+    def finish(self) -> None:
+        """Send nothing more: the service ends the call when it has read everything."""
+        self._requests.put(None)
+
     def cancel(self) -> None:
         """End the call; :meth:`replies` raises. Any thread."""
         self._call.cancel()

@@ -65,8 +65,8 @@ def _check_text(name: str, value: str, least: int, most: int) -> None:
 
 def checked_uses(
     report: watch_pb2.FollowerReport,
-) -> list[tuple[str, list[OutputId], ReportedCounts]]:
-    """The uses of namespaces in a report: path, outputs, counters.
+) -> list[tuple[str, list[OutputId], ReportedCounts, bytes]]:
+    """The uses of namespaces in a report: path, outputs, counters, and what was learned.
 
     Raises:
         InvalidInputError: a field is malformed.
@@ -91,5 +91,5 @@ def checked_uses(
                 got=max(counts),
             )
         ids: list[OutputId] = np.frombuffer(use.output_ids, _IDS).tolist()
-        uses.append((use.namespace, [each for each in ids if each <= _LARGEST_ID], counts))
+        uses.append((use.namespace, [each for each in ids if each <= _LARGEST_ID], counts, use.learned))
     return uses

@@ -182,10 +182,15 @@ class FollowerStream:
         known = applied.node_id == horizon.node_id and applied.lsn <= horizon.lsn
         lsn = applied.lsn if known else 0
         self._registry.report(self.follower, lsn, report.held_bytes, report.mapped_bytes)
-        for path, output_ids, counts in uses:
-            if path in self.follower.namespaces:
-                self._feed.record_use(path, output_ids, counts)
-        # report.used.learned is not merged
+        for path, output_ids, counts, learned in uses:
+            if path not in self.follower.namespaces:
+                continue
+            if not self._feed.record_use(path, output_ids, counts, learned):
+                log.warning(
+                    "what a follower learned is not merged: it is damaged or of another version",
+                    follower=self.name.follower_id,
+                    namespace=path,
+                )
 
     def _live_text_lost(self) -> None:
         self._registry.count_lost(self.follower)
