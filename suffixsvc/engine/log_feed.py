@@ -18,6 +18,7 @@ from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.base.log_rows import rows_of
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.errors import UnknownNamespaceError
+from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.namespace_stats import ReportedCounts
 from suffixsvc.log_types import LogChanges, LogPosition, NamespaceContents, SealedContents
 from suffixsvc.runtime.weak_calls import weak_callback
@@ -37,6 +38,7 @@ class LogFeed:
     def __init__(self, store: Store, catalog: Catalog, close_guard: CloseGuard) -> None:
         self._store, self._catalog, self._close_guard = store, catalog, close_guard
         self._committed = threading.Condition()
+        self._merging = threading.Lock()  # merges into a learner are serialised
         #: number of commits, and of calls of :meth:`wake`
         self._events = 0
         self._listeners: tuple[Callable[[], None], ...] = ()
@@ -91,9 +93,7 @@ class LogFeed:
             position = self._store.position()  # before the rest: what changes meanwhile is a change, too
             generation = self.generation(path)
             sealed = self.sealed(path) if generation else SealedContents()
-            return NamespaceContents(
-                path, index.tokenizer, generation, position, sealed, index.learner.save()
-            )
+            return NamespaceContents(path, index.tokenizer, generation, position, sealed, _learned(index))
 
     def generation(self, path: str) -> int:
         """The present generation of a path; 0 if the log has no namespace there."""
@@ -173,3 +173,8 @@ class LogFeed:
         """See :meth:`suffixsvc.store.base.Store.changes`."""
         with self._close_guard.while_open():
             return self._store.changes(after, generations)
+
+
+def _learned(index: NamespaceIndex) -> bytes:
+    """What drafting has learned; b"" for the shipped tables, which readers have."""
+    return index.learner.save() if index.learner.own_bytes else b""

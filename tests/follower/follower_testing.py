@@ -26,7 +26,7 @@ from suffixsvc.log_wire import (
     sealed_from_proto,
     sealed_to_proto,
 )
-from suffixsvc.types import NewOutput, StoredOutput, TokenArray
+from suffixsvc.types import NewOutput, SegmentRecord, StoredOutput, TokenArray
 from suffixsvc.v1 import watch_pb2 as pb
 from suffixsvc_follower.contents.namespace_copy import NamespaceCopy
 from suffixsvc_follower.contents.segment_source import SegmentSource
@@ -143,7 +143,7 @@ class Feeder:
         opened = [self._open_one(r, digests[r.name]) for r in new if self._opens()]
         return [each for each in opened if each is not None]
 
-    def _open_one(self, record, digest) -> Sealed | None:  # type: ignore[no-untyped-def]
+    def _open_one(self, record: SegmentRecord, digest: bytes) -> Sealed | None:
         folder = str(self.cache._parts.store.segment_folder)
         segment = self._source.open(PATH, record, digest, (), folder)
         self._digests[record.name] = digest

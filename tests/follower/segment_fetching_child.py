@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import xxhash
@@ -17,7 +18,7 @@ def main() -> None:
     data = file.read_bytes()
     fetched = 0
 
-    def fetch(_namespace: str, _name: str, offset: int):  # type: ignore[no-untyped-def]
+    def fetch(_namespace: str, _name: str, offset: int) -> Iterator[bytes]:
         nonlocal fetched
         fetched += 1
         for at in range(offset, len(data), 4096):

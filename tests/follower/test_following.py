@@ -19,6 +19,7 @@ from suffixsvc.errors import (
 from suffixsvc.types import Backend, DraftSource
 from suffixsvc_client import SuffixClient
 from suffixsvc_follower import Follower, FollowState, connect
+from suffixsvc_follower.stream import use_report
 from support.following import CONFIG, Connect, followed, held, logged
 from support.serving import eventually
 
@@ -262,3 +263,27 @@ def test_connecting(address: str) -> None:
         connect("nowhere")
     with pytest.raises(ServiceUnavailableError):
         connect("unix:/nonexistent/s.sock", mode="follow")
+
+
+def test_what_followers_learn_reaches_the_service(
+    cache: SuffixCache, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(use_report, "LEARNED_SECONDS", 0.0)
+    namespace = cache.namespace(PATH)
+    namespace.add_output(TEXT * 8)
+    index = cache._parts.catalog.get(PATH)
+    assert index is not None
+    assert not index.learner.changed
+    with Follower(address, CONFIG, [(PATH, "")]) as follower:
+        assert follower.wait(PATH, 60)
+        entry = followed(follower, PATH)
+        session = follower.namespace(PATH).open_session([1])
+        for token in TEXT * 4:
+            session.step([token])
+        eventually(lambda: index.learner.changed, "it is merged while the follower works")
+        session.close(commit=False)
+        learned = entry.copy.learner.save()
+    eventually(lambda: index.learner.save() == learned, "all of it is merged when the follower is closed")
+    with Follower(address, CONFIG, [(PATH, "")]) as later:
+        assert later.wait(PATH, 60)
+        assert followed(later, PATH).copy.learner.save() == learned

@@ -35,6 +35,13 @@ def cache(tmp_path: Path) -> Iterator[SuffixCache]:
         yield cache
 
 
+@pytest.fixture
+def one_batch(tmp_path: Path) -> Iterator[SuffixCache]:
+    """A cache that seals everything into one segment."""
+    with SuffixCache(tmp_path / "d", background=False) as cache:
+        yield cache
+
+
 def fill(cache: SuffixCache, count: int, length: int = 20) -> list[int]:
     rng = random.Random(count)
     outputs = [
@@ -208,11 +215,11 @@ def test_a_segment_that_opens_late_knows_the_deletions(cache: SuffixCache) -> No
     require_equal(copy, rows(cache))
 
 
-def test_a_damaged_segment_is_missing_and_is_replaced(cache: SuffixCache, tmp_path: Path) -> None:
-    fill(cache, 2000)
-    cache.compact(PATH)
+def test_a_damaged_segment_is_missing_and_is_replaced(one_batch: SuffixCache, tmp_path: Path) -> None:
+    fill(one_batch, 2000)
+    one_batch.seal(PATH)
     copy = NamespaceCopy(PATH)
-    feeder = Feeder(cache, copy)
+    feeder = Feeder(one_batch, copy)
     feeder.load()
     [each] = copy.sealed()
     damaged = tmp_path / "damaged.seg"
@@ -225,7 +232,7 @@ def test_a_damaged_segment_is_missing_and_is_replaced(cache: SuffixCache, tmp_pa
     assert copy.missing_segments() == [each.record]
     feeder.open_missing()
     assert copy.missing_segments() == []
-    require_equal(copy, rows(cache))
+    require_equal(copy, rows(one_batch))
 
 
 def test_a_cleared_copy_drafts_from_local_sessions_only(cache: SuffixCache) -> None:
@@ -289,7 +296,8 @@ def test_outputs_that_drafts_were_taken_from(cache: SuffixCache) -> None:
     assert copy.take_used() == [ids[0]], "of a segment that is gone"
 
 
-def test_the_newest_hot_outputs_are_held_within_a_limit(cache: SuffixCache) -> None:
+def test_the_newest_hot_outputs_are_held_within_a_limit(one_batch: SuffixCache) -> None:
+    cache = one_batch
     ids = fill(cache, 200, length=50)
     limit = 300_000
     copy = NamespaceCopy(PATH, hot_limit_bytes=limit)
@@ -311,6 +319,18 @@ def test_the_newest_hot_outputs_are_held_within_a_limit(cache: SuffixCache) -> N
     cache.seal(PATH)
     feeder.catch_up()
     require_equal(copy, rows(cache))
+
+
+def test_the_order_of_hot_outputs_is_bounded(cache: SuffixCache) -> None:
+    """Outputs that leave otherwise than by the limit leave the order, too."""
+    copy = NamespaceCopy(PATH, hot_limit_bytes=1 << 30)
+    feeder = Feeder(cache, copy)
+    for _ in range(5):
+        fill(cache, 60)
+        feeder.catch_up()
+        cache.seal(PATH)
+        feeder.catch_up()
+    assert len(copy._oldest) < 200
 
 
 def test_contents_are_replaced_within_the_limit(cache: SuffixCache) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from follower_testing import (
     PATH,
     Feeder,
+    array,
     draft_of,
     open_local,
     require_equal,
@@ -92,7 +94,7 @@ class Scene:
 
 
 @pytest.fixture(params=[1, 2], ids=["one run", "two runs"])
-def scene(request: pytest.FixtureRequest, tmp_path: Path):  # type: ignore[no-untyped-def]
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     with SuffixCache(tmp_path / "d", background=False) as cache:
         yield Scene(cache, request.param)
 
@@ -253,19 +255,13 @@ def test_the_id_is_known_when_the_future_is_done() -> None:
     """on_committed is called first, and once."""
     copy = NamespaceCopy(PATH)
     calls: list[object] = []
-    output = NewOutput(PATH, fresh := open_text([5, 6]), (2,), fresh[:0], uuid=b"u" * 16)
+    output = NewOutput(PATH, array([5, 6]), (2,), array([]), uuid=b"u" * 16)
     write = copy.begin_own(output, lambda output_id: calls.append(("committed", output_id)))
     write.future.add_done_callback(lambda future: calls.append(("done", future.result())))
     copy.acknowledge(b"u" * 16, 7)
     copy.acknowledge(b"u" * 16, 8)
     copy.fail(b"u" * 16, StoreError("late"))
     assert calls == [("committed", None), ("done", [7])], "no contents: nothing is held"
-
-
-def open_text(tokens: list[int]):  # type: ignore[no-untyped-def]
-    from follower_testing import array
-
-    return array(tokens)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -280,13 +276,15 @@ def test_replies_and_rows_race(tmp_path: Path, seed: int) -> None:
         feeder = Feeder(cache, copy)
         feeder.catch_up()
         numbers = itertools.count()
+        replies: list[threading.Thread] = []
 
         def commit(output: NewOutput, on_committed: OnCommitted) -> Future[list[OutputId | None]]:
             write = copy.begin_own(output, on_committed)
             [output_id] = namespace.add_outputs([output])
             if output_id % 5 == 0:
                 namespace.forget(output_id)
-            threading.Thread(target=copy.acknowledge, args=(output.uuid, output_id)).start()
+            replies.append(threading.Thread(target=copy.acknowledge, args=(output.uuid, output_id)))
+            replies[-1].start()
             return write.future
 
         def write(tokens: list[int]) -> None:
@@ -310,12 +308,8 @@ def test_replies_and_rows_race(tmp_path: Path, seed: int) -> None:
                 cache.seal(PATH)
             if rng.random() < 0.1:
                 feeder.load()
-        for thread in threads:
+        for thread in (*threads, *replies):
             thread.join()
         feeder.catch_up()
-        feeder.catch_up()
-        for _ in range(1000):
-            if not copy.pending_writes:
-                break
-            threading.Event().wait(0.01)
+        assert copy.pending_writes == 0
         require_equal(copy, rows(cache))

@@ -24,6 +24,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from suffixsvc.index import NamespaceIndex, OnCommitted, Sealed
 from suffixsvc.log_types import Deletion, NamespaceContents, SealedContents
 from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput
@@ -213,11 +215,13 @@ class NamespaceCopy(NamespaceIndex):
         """Whether the copy lacks an output of the log and is to hold it."""
         if not self._following or output_id in self._hot:
             return False
-        return output_id > self.seen and self._attached_record(output_id) is None
+        return output_id > self.seen and not self._is_sealed(output_id)
 
     def _hold(self, output_id: OutputId, held: _Held) -> None:
         if self._hot_limit is not None and output_id not in self._hot:
             heapq.heappush(self._oldest, output_id)
+            if len(self._oldest) > 64 + 2 * len(self._hot):  # most of them have left
+                self._oldest = sorted({*self._hot, output_id})
         self._hot[output_id] = held
         if held.writer:
             self._id_of[held.writer] = output_id
@@ -307,38 +311,41 @@ class NamespaceCopy(NamespaceIndex):
     def _attach(self, segments: Sequence[Sealed]) -> list[StoredOutput]:
         """Attach segments of the manifest; returns the hot outputs that they hold, to be dropped."""
         fresh = {each.record.name: each for each in segments if each.record.name in self._records}
-        deleted = sorted(self._tombstones)
         self._note_used()
         kept = [each for each in self.segments.sealed if each.record.name not in fresh]
-        for each in kept:
-            each.segment.forget(deleted)
-        self._use([*kept, *fresh.values()], deleted)
-        return self._take_out(i for i in self._hot if self._attached_record(i) is not None)
+        self._use([*kept, *fresh.values()])
+        ids = np.fromiter(self._hot, np.int64, len(self._hot))
+        covered = np.zeros(len(ids), bool)
+        for record in self._attached_records():
+            covered |= (ids >= record.first_lsn) & (ids <= record.last_lsn)
+        return self._take_out(ids[covered].tolist())
 
     def _keep_segments(self, names: Iterable[str]) -> None:
         """Detach the segments that are not named."""
         self._note_used()
         keep = set(names)
-        self._use(
-            [each for each in self.segments.sealed if each.record.name in keep], sorted(self._tombstones)
-        )
+        self._use([each for each in self.segments.sealed if each.record.name in keep])
 
-    def _use(self, segments: Sequence[Sealed], deleted: Sequence[OutputId]) -> None:
+    def _use(self, segments: Sequence[Sealed]) -> None:
+        """Draft from these segments, without the deleted outputs."""
+        deleted = sorted(self._tombstones)
         counted = []
         for each in segments:
             record = each.record
-            each.segment.forget(deleted)
-            outputs = record.outputs - (
-                bisect_right(deleted, record.last_lsn) - bisect_left(deleted, record.first_lsn)
-            )
+            gone = deleted[bisect_left(deleted, record.first_lsn) : bisect_right(deleted, record.last_lsn)]
+            each.segment.forget(gone)
+            outputs = record.outputs - len(gone)
             counted.append(Sealed(record, each.segment, outputs, _share(record, outputs)))
         self.segments.sealed = sorted(counted, key=lambda each: each.record.first_lsn)
         self._set_segments()
 
-    def _attached_record(self, output_id: OutputId) -> SegmentRecord | None:
-        """The segment of the manifest that is attached and covers an id."""
-        records = (each.record for each in self.segments.sealed if each.record.name in self._records)
-        return next((record for record in records if record.covers(output_id)), None)
+    def _attached_records(self) -> list[SegmentRecord]:
+        """The segments of the manifest that are attached; while contents are loaded, others are, too."""
+        return [each.record for each in self.segments.sealed if each.record.name in self._records]
+
+    def _is_sealed(self, output_id: OutputId) -> bool:
+        """Whether an attached segment of the manifest covers an id."""
+        return any(record.covers(output_id) for record in self._attached_records())
 
     def _forget_sealed(self, output_id: OutputId) -> None:
         if any(record.covers(output_id) for record in self._records.values()):

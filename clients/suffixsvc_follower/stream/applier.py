@@ -75,7 +75,7 @@ class Applier:
         entry = self._table.get(message.namespace)
         if entry is None:
             return
-        sealed, entry.digests = sealed_from_proto(message.sealed)
+        sealed, digests = sealed_from_proto(message.sealed)
         position = position_from_proto(message.position)
         if self.position is None:
             self.position = position
@@ -86,7 +86,7 @@ class Applier:
         )
         if not entry.copy.learner.changed:
             entry.learned_base = message.learned  # loaded below
-        entry.copy.begin_contents(entry.loading, self._opener.open_local(entry, sealed))
+        entry.copy.begin_contents(entry.loading, self._opener.open_local(entry, sealed, digests))
 
     def _add_hot(self, message: pb.HotOutputs) -> None:
         entry = self._table.get(message.namespace)
@@ -115,8 +115,8 @@ class Applier:
     def _apply_sealed(self, message: pb.SealedContents) -> None:
         entry = self._table.get(message.namespace)
         if entry is not None and entry.generation:
-            sealed, entry.digests = sealed_from_proto(message)
-            entry.copy.apply_sealed(sealed, self._opener.open_local(entry, sealed))
+            sealed, digests = sealed_from_proto(message)
+            entry.copy.apply_sealed(sealed, self._opener.open_local(entry, sealed, digests))
             self._opener.fetch_missing()
 
     # -------------------------------------------------------------------------------------------- others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Final
 
 from suffixsvc.index import Sealed
@@ -37,9 +38,21 @@ class SegmentOpener(ClosedOnExit):
         self._task = PeriodicTask("suffixsvc-segments", self._work, period_seconds=_PERIOD_SECONDS)
         self._task.start()
 
-    def open_local(self, entry: Followed, sealed: SealedContents) -> list[Sealed]:
-        """Open those segments of a manifest that are on this host and not attached yet."""
-        held = {each.record.name for each in entry.copy.sealed() if not each.segment.corrupt}
+    def open_local(
+        self, entry: Followed, sealed: SealedContents, digests: Mapping[str, bytes]
+    ) -> list[Sealed]:
+        """Open those segments of another manifest that are on this host and not attached yet.
+
+        Args:
+            digests: of the headers of the manifest's files, by name.
+        """
+        before, entry.digests = entry.digests, digests
+        held = {
+            each.record.name
+            for each in entry.copy.sealed()
+            if not each.segment.corrupt and before.get(each.record.name) == digests.get(each.record.name)
+        }
+        self._source.release(set(before.values()) - set(digests.values()))
         found = (self._open(entry, each, fetch=False) for each in sealed.segments if each.name not in held)
         return [each for each in found if each is not None]
 
