@@ -174,6 +174,10 @@ def test_a_merge_of_any_tables_stays_between_them(seed: int) -> None:
         follower.weights,
     )
     assert np.allclose(merged.weights[same_way], further[same_way], atol=0.2)
+    other_way = (service.weights - base.weights) * (follower.weights - base.weights) < -0.01
+    both = service.weights + follower.weights - base.weights
+    assert np.count_nonzero(other_way) > 300
+    assert np.allclose(merged.weights[other_way], both[other_way], atol=0.2)
 
 
 def test_a_counter_that_was_halved_is_not_taken_for_one_that_grew() -> None:
@@ -340,3 +344,9 @@ def test_values_that_no_learner_has_are_refused_whole(at: int, value: bytes) -> 
     assert not service.merge(resealed(difference, change))
     assert service.save() == before
     assert service.merge(resealed(difference, lambda raw: None))
+
+
+def test_bytes_after_the_tables_are_refused() -> None:
+    service = new_learner()
+    assert not service.merge(resealed(GOLDEN.read_bytes(), lambda raw: raw.extend(b"\0")))
+    assert not service.changed

@@ -6,7 +6,7 @@
 // learned the same. Therefore the tables are merged by what their numbers mean. S is the service's number, B
 // the base's, F the follower's:
 //
-//   counters that grew    S + (F - B)   counts of independent observations add up, whoever made them
+//   counters that grew    S + (F - B)   counts of independent observations add up
 //   counters that decayed               (halved at the limit; gains always) F - B is no count. The estimates
 //   are
 //                                       pooled: the mean of S and F, weighted by the observations of each,
