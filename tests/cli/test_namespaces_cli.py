@@ -14,6 +14,7 @@ from suffixsvc_cli.server.stats import _lines
 from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
 from support.command_line import run_verb
 from support.serving import ServeProcess, socket_dir
+from support.watching import WatchReader, hello, watched
 
 
 def suffixsvc(*arguments: str, verb: str = "namespaces") -> subprocess.CompletedProcess[str]:
@@ -111,7 +112,7 @@ def test_statistics_of_a_folder_and_of_a_service(tmp_path: Path) -> None:
     assert told["store_failing"] == "no"
     assert told["task evict"].endswith(" runs")
     assert told["acceptance rate"].endswith("%")
-    assert as_json.keys() == one.keys()
+    assert as_json.keys() == one.keys() | {"followers"}
     assert as_json["num_draft_tokens"] > 0
 
 
@@ -127,3 +128,20 @@ def test_failing_tasks_are_told() -> None:
     assert list(_lines({"background_tasks": [task]})) == [
         ("task evict", "3 runs, 2 failed, now failing: full, not running")
     ]
+
+
+def test_a_deletion_names_silent_followers(tmp_path: Path) -> None:
+    with SuffixCache(tmp_path / "d") as cache, watched(cache) as address:
+        for path in ("a", "b"):
+            cache.namespace(path).add_output([1])
+        with WatchReader(address, hello("mute"), reports=False) as reader:
+            for path in ("a", "b"):
+                reader.follow(path)
+            reader.until(lambda: {"a", "b"} <= reader.held.keys(), "contents")
+            plain = suffixsvc("delete", "a", "--server", address)
+            as_json = suffixsvc("delete", "b", "--server", address, "--json")
+    assert plain.stdout == "1 outputs deleted\n"
+    assert "follower mute (a test) has not confirmed it" in plain.stderr
+    name = {"follower_id": "mute", "description": "a test"}
+    found = {"namespace": "b", "outputs": 1, "acknowledged": [], "silent": [name]}
+    assert json.loads(as_json.stdout) == found

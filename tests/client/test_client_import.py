@@ -58,6 +58,7 @@ def test_the_public_names() -> None:
         "EmptyReason",
         "ExportSummary",
         "ExportedFileSummary",
+        "FollowerStats",
         "ServerInfo",
         "ServiceStats",
         "SuffixClient",

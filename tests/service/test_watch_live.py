@@ -15,13 +15,14 @@ from suffixsvc.index import live_text
 from suffixsvc.service.followers import live_feed
 from suffixsvc.service.followers.live_feed import LiveFeed, Subscriber
 from suffixsvc.service.followers.replies import ReplyWriter
+from suffixsvc.service.followers.service import FollowerService
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import watch_pb2
 from suffixsvc_client import ClientSession, SuffixClient
-from support.service_sessions import open_session, step, tokens
+from support.service_sessions import LIMITS, open_session, step, tokens
 from support.serving import PATIENCE_S, eventually
-from support.watching import WatchReader, watched
+from support.watching import LocalStream, WatchReader, watched
 
 PATH = "acme/sql"
 
@@ -243,11 +244,13 @@ def test_live_text_ends_after_the_store_has_decided(tmp_path: Path) -> None:
             target=lambda: store._call(lambda _view: let_go.wait(60))  # holds the store's thread
         )
         blocked.start()
-        handlers.close_session(pb.CloseSessionRequest(session_id=session_id, no_wait=True))
-        feed.tick()
-        assert one.take() == []
-        let_go.set()
-        blocked.join()
+        try:
+            handlers.close_session(pb.CloseSessionRequest(session_id=session_id, no_wait=True))
+            feed.tick()
+            assert one.take() == []
+        finally:
+            let_go.set()
+            blocked.join()
         store.barrier()
         eventually(lambda: feed.tick() or one.subscriber._queue, "it ends")
         [piece] = one.take()
@@ -275,6 +278,16 @@ def test_a_subscriber_that_does_not_take_loses_live_text(
     handlers.step(step(session_id, 77))
     feed.tick()
     assert [piece.output for piece in one.take()] == [tokens(77)]
+
+
+def test_a_subscriber_that_begins_again_gets_nothing_twice(handlers: Handlers, feed: LiveFeed) -> None:
+    session_id = open_session(handlers)
+    one = Taken(feed)
+    one.begin()
+    handlers.step(step(session_id, 4))
+    [piece] = one.begin()
+    assert piece.output == tokens(4)
+    assert one.take() == [], "it was part of the present text"
 
 
 def test_a_failure_within_a_tick_begins_all_again(
@@ -336,3 +349,62 @@ def test_a_follower_that_does_not_read_loses_live_text_first_and_gets_it_again(
             text += written(session, 6)
             reader.until(lambda: reader.held[PATH].live_texts()[session_id] == text, "and goes on")
         session.close(commit=False)
+
+
+# ------------------------------------------------------------------- the order of replies, step by step
+
+
+@pytest.fixture
+def service(handlers: Handlers, cache: SuffixCache) -> FollowerService:
+    return FollowerService(cache, handlers.sessions.table, LIMITS, "run", lease_seconds=0.3)
+
+
+def test_the_output_of_a_closed_session_comes_before_the_end_of_its_text(
+    handlers: Handlers, cache: SuffixCache, service: FollowerService
+) -> None:
+    cache.namespace("a").add_output([1])
+    with LocalStream(service) as stream:
+        stream.follow("a")
+        stream.take("changes")
+        session_id = open_session(handlers)
+        handlers.step(step(session_id, 4))
+        service.live.tick()
+        stream.take("live")
+        stream.take("changes")  # the last reply of a round
+        closed = handlers.close_session(pb.CloseSessionRequest(session_id=session_id))
+        service.live.tick()
+        stream.take("live")
+        [(ended, hot)] = stream.held["a"].ended
+        assert ended == session_id
+        assert closed.output_id in hot
+
+
+def test_live_text_that_was_taken_is_not_sent_after_newer_contents(
+    handlers: Handlers, cache: SuffixCache, service: FollowerService
+) -> None:
+    cache.namespace("a").add_output([1])
+    with LocalStream(service) as stream:
+        stream.follow("a")
+        stream.take("changes")
+        session_id = open_session(handlers)
+        handlers.step(step(session_id, 4))
+        service.live.tick()
+        stream.follow("a")
+        for _ in range(2):
+            stream.take("changes")
+        assert stream.held["a"].contents == 2
+        assert stream.held["a"].live_texts() == {session_id: [4]}
+
+
+def test_the_deletion_of_an_earlier_namespace_is_not_sent_after_newer_contents(
+    cache: SuffixCache, service: FollowerService
+) -> None:
+    cache.namespace("a").add_output([1])
+    with LocalStream(service) as stream:
+        stream.follow("a")
+        stream.take("changes")
+        cache.delete_namespace("a")
+        output = cache.namespace("a").add_output([2])
+        for _ in range(2):
+            stream.take("changes")
+        assert stream.held["a"].hot == {output: (2,)}

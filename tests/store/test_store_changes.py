@@ -100,6 +100,7 @@ def test_readers_of_many_namespaces_get_the_same(store: Store, monkeypatch: pyte
     """Where they have more namespaces than there are rows, the log is read instead of every namespace."""
     monkeypatch.setattr(changes, "_ROWS", 5)
     rng = random.Random(3)
+    store.add_namespace(NamespaceRecord(OTHER))
     start = store.position()
     for number in range(60):
         store.append([make_output([number + 1], namespace=rng.choice([NS, OTHER]))]).result()

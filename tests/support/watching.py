@@ -26,6 +26,7 @@ from suffixsvc.log_wire import (
     sealed_from_proto,
     unpack_ids,
 )
+from suffixsvc.service.followers.service import FollowerService
 from suffixsvc.service.listeners.listen import parse_address
 from suffixsvc.service.server import SuffixServer
 from suffixsvc.types import SegmentRecord
@@ -34,7 +35,7 @@ from suffixsvc.v1 import watch_pb2 as pb
 from suffixsvc_client.transport.interface import error_from_rpc
 from support.serving import PATIENCE_S, eventually, socket_dir
 
-__all__ = ["LEASE_SECONDS", "Held", "WatchCall", "WatchReader", "hello", "watched"]
+__all__ = ["LEASE_SECONDS", "Held", "LocalStream", "Mirror", "WatchCall", "WatchReader", "hello", "watched"]
 
 LEASE_SECONDS = 0.6
 
@@ -160,38 +161,14 @@ class Held:
         return {key: [text[at] for at in sorted(text)] for key, text in self.live.items() if text}
 
 
-class WatchReader(WatchCall):
-    """Applies all replies in a thread of its own, and reports what it has applied."""
+class Mirror:
+    """What the replies of a stream say, applied."""
 
-    def __init__(self, address: str, *requests: pb.WatchRequest, reports: bool = True) -> None:
-        super().__init__(address, *(requests or (hello(),)))
-        self.reports = reports
+    def __init__(self) -> None:
         self.held: dict[str, Held] = {}
         self.refused: dict[str, SuffixError] = {}
         self.position: LogPosition | None = None
-        self.welcome = self.next().welcome
         self.kinds: list[tuple[str, str]] = []
-        self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            for reply in self.call:
-                self.apply(reply)
-        except grpc.RpcError as error:
-            self.failure = error
-        except BaseException as error:
-            self.failure = error
-            raise
-
-    def close(self) -> None:
-        super().close()
-        self._thread.join()
-
-    def until(self, holds: Callable[[], object], what: str) -> None:
-        eventually(lambda: holds() or self.failure is not None, what)
-        assert holds(), (what, self.failure)
 
     def apply(self, reply: pb.WatchReply) -> None:
         kind = reply.WhichOneof("reply")
@@ -220,8 +197,6 @@ class WatchReader(WatchCall):
                         else:
                             held.hot, held.segments = {}, ()
                 self.position = position_from_proto(message.position)
-                if self.reports:
-                    self.report(self.position)
             case "sealed":
                 self._seal(self.held[message.namespace], message)
             case "live":
@@ -260,3 +235,67 @@ class WatchReader(WatchCall):
             for place, token in enumerate(output.tolist(), at):
                 assert place not in text, "text that was sent twice"
                 text[place] = token
+
+
+class LocalStream(Mirror):
+    """A stream without gRPC and without threads of its own that reply: the test takes reply by reply."""
+
+    def __init__(self, service: FollowerService) -> None:
+        super().__init__()
+        self._requests: queue.SimpleQueue[pb.WatchRequest] = queue.SimpleQueue()
+        self._requests.put(hello())
+        self._replies = service.watch(iter(self._requests.get, None), local=True, on_end=lambda _end: True)
+        next(self._replies)
+        [self._stream] = service._streams
+
+    def follow(self, path: str) -> None:
+        """Follow a namespace; returns when the service has the message."""
+        self._requests.put(pb.WatchRequest(follow=pb.FollowNamespace(namespace=path)))
+        eventually(lambda: path in self._stream._pending, "the message is read")
+
+    def take(self, kind: str) -> None:
+        """Apply the replies up to one of this kind."""
+        while True:
+            self.apply(pb.WatchReply.FromString(next(self._replies)))
+            if self.kinds[-1][0] == kind:
+                return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._replies.close()
+        self._requests.put(pb.WatchRequest())  # ends the thread that reads
+
+
+class WatchReader(WatchCall, Mirror):
+    """Applies all replies in a thread of its own, and reports what it has applied."""
+
+    def __init__(self, address: str, *requests: pb.WatchRequest, reports: bool = True) -> None:
+        WatchCall.__init__(self, address, *(requests or (hello(),)))
+        Mirror.__init__(self)
+        self.reports = reports
+        self.welcome = self.next().welcome
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for reply in self.call:
+                self.apply(reply)
+                if self.reports and self.position is not None and reply.HasField("changes"):
+                    self.report(self.position)
+        except grpc.RpcError as error:
+            self.failure = error
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self._thread.join()
+
+    def until(self, holds: Callable[[], object], what: str) -> None:
+        eventually(lambda: holds() or self.failure is not None, what)
+        assert holds(), (what, self.failure)
