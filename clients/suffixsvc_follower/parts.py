@@ -101,7 +101,7 @@ class FollowerParts(ClosedOnExit):
             session_id = str(uuid4())
             self._own.add(session_id)  # before the service can send its text back
             sent = remote.open_session(
-                prompt, output if len(output) else None, labels, reads or None, session_id
+                prompt, output if len(output) else None, labels, reads or None, session_id, learns=False
             )
         try:
             entries = [self.follow(path, tokenizer) for path in (remote.path, *self._reads(reads, tokenizer))]

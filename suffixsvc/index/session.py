@@ -232,6 +232,11 @@ class Session:
         """Exclude the last draft from learning, because it was not sent to the target."""
         self._stepper.forget_draft()
 
+    def stop_learning(self) -> None:
+        """Learn nothing from the tokens of this session from now on: another process drafts for it, and
+        learns."""
+        self._stepper.stop_learning()
+
     def retract(self) -> None:
         """Retract this session's output for good. Idempotent.
 

@@ -151,6 +151,8 @@ class NamespaceVerbs(Generic[S]):
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
         session_id: str = "",
+        *,
+        learns: bool = True,
     ) -> Procedure[S]:
         """Begin a generation. If the service cannot be reached, the session is opened later, and its drafts
         are empty until then.
@@ -162,6 +164,7 @@ class NamespaceVerbs(Generic[S]):
             labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
             reads: paths of other namespaces to draft from; output is stored in this one only.
             session_id: id at the service, unused so far, such as a UUID; "" = one is chosen.
+            learns: drafting at the service learns from the tokens. False if the caller drafts by itself.
 
         Raises:
             InvalidTokensError, InvalidLabelsError, InvalidNamespaceError: nothing was sent.
@@ -169,7 +172,14 @@ class NamespaceVerbs(Generic[S]):
             refuses. ServiceUnavailableError: the client is closed.
         """
         state = SessionState(
-            self.path, self._tokenizer, prompt_token_ids, output_token_ids, labels, reads, session_id
+            self.path,
+            self._tokenizer,
+            prompt_token_ids,
+            output_token_ids,
+            labels,
+            reads,
+            session_id,
+            learns=learns,
         )
         yield from self._procedures.open(state)
         return self._new_session(SessionVerbs(self._procedures, state))

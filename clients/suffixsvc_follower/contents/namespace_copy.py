@@ -291,6 +291,11 @@ class NamespaceCopy(NamespaceIndex):
             moved = self._attach(segments)
         self._drop(moved)
 
+    def manifest(self) -> list[SegmentRecord]:
+        """The segments that the copy is to hold, attached or not."""
+        with self._lock:
+            return list(self._records.values())
+
     def missing_segments(self) -> list[SegmentRecord]:
         """Segments of the manifest that are not attached, or turned out to be damaged."""
         with self._lock:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 from suffixsvc import wire
 from suffixsvc.log_types import Deletion, LogPosition, NamespaceContents
 from suffixsvc.log_wire import output_from_proto, position_from_proto, sealed_from_proto
+from suffixsvc.types import SegmentRecord
 from suffixsvc.v1 import watch_pb2 as pb
 from suffixsvc_follower.contents.mirrors import LivePiece
-from suffixsvc_follower.stream.followed import FollowedTable
+from suffixsvc_follower.stream.followed import Followed, FollowedTable
 from suffixsvc_follower.stream.segment_opener import SegmentOpener
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class Applier:
         self.welcome: pb.WatchWelcome | None = None
         self.last_message = time.monotonic()
         self.applied_deletions = False
+        self._to_load: list[Followed] = []
 
     def apply(self, reply: pb.WatchReply) -> None:
         """Apply one reply. ProtocolError: it is malformed; the stream must be begun anew, from nothing."""
@@ -61,6 +64,11 @@ class Applier:
                     self._refuse(reply.refused)
             # a kind of a later version is left out
             self.last_message = time.monotonic()
+
+    def take_to_load(self) -> list[Followed]:
+        """The namespaces whose contents must be sent again."""
+        taken, self._to_load = self._to_load, []
+        return taken
 
     def clear(self) -> None:
         """Stop drafting from what others wrote: the lease is over, or the stream was malformed."""
@@ -95,7 +103,7 @@ class Applier:
         entry.copy.add_hot([output_from_proto(entry.path, each) for each in message.outputs])
         if message.last:
             entry.copy.finish_contents(entry.loading)
-            entry.loading = None
+            entry.loading, entry.confirmed = None, True
             entry.ready.set()
             self._opener.fetch_missing()
 
@@ -110,12 +118,19 @@ class Applier:
             deletions = [Deletion(entry.generation, d.output_id, d.uuid) for d in each.deletions]
             entry.copy.apply_changes(outputs, deletions)
             self.applied_deletions |= bool(deletions)
+            entry.confirmed = True
         self.position = position_from_proto(message.position)
 
     def _apply_sealed(self, message: pb.SealedContents) -> None:
         entry = self._table.get(message.namespace)
         if entry is not None and entry.generation:
             sealed, digests = sealed_from_proto(message)
+            if not _covers(sealed.segments, entry.copy.manifest()):
+                # a segment was lost while nobody listened: its outputs are hot again, and were not sent
+                entry.generation = 0
+                self._to_load.append(entry)
+                return
+            entry.confirmed = True
             entry.copy.apply_sealed(sealed, self._opener.open_local(entry, sealed, digests))
             self._opener.fetch_missing()
 
@@ -136,3 +151,12 @@ class Applier:
         entry.refused = wire.error_from_detail(message.error)
         entry.ready.set()  # nothing will come: waiters end
         log.warning("namespace %s is not followed: %s", entry.path, entry.refused)
+
+
+def _covers(segments: Iterable[SegmentRecord], before: Iterable[SegmentRecord]) -> bool:
+    """Whether every range of an earlier manifest is in one of a later manifest."""
+    later = list(segments)
+    return all(
+        any(each.first_lsn <= old.first_lsn and old.last_lsn <= each.last_lsn for each in later)
+        for old in before
+    )

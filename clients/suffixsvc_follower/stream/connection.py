@@ -192,7 +192,10 @@ class Connection(ClosedOnExit):
                 self._applier.apply(reply)
                 if reply.WhichOneof("reply") == "welcome":
                     self._welcomed(call, reply.welcome)
-                elif self._applier.applied_deletions:
+                    continue
+                for entry in self._applier.take_to_load():
+                    call.send(_follow(entry))
+                if self._applier.applied_deletions:
                     self._applier.applied_deletions = False
                     self.report_position()
 
@@ -213,6 +216,7 @@ class Connection(ClosedOnExit):
             self._set(FollowState.FOLLOWING)
             for entry in self._table.values():
                 call.send(_follow(entry))
+                entry.confirmed = False
 
     def _ended(self, error: SuffixError) -> bool:
         """Record the end of a stream; whether the service refused it."""
@@ -236,8 +240,8 @@ class Connection(ClosedOnExit):
 
 
 def _follow(entry: Followed) -> pb.WatchRequest:
+    # the position of the last stream does not hold for what it had not confirmed when it ended
+    generation = entry.generation if entry.confirmed else 0
     return pb.WatchRequest(
-        follow=pb.FollowNamespace(
-            namespace=entry.path, tokenizer=entry.tokenizer, generation=entry.generation
-        )
+        follow=pb.FollowNamespace(namespace=entry.path, tokenizer=entry.tokenizer, generation=generation)
     )

@@ -98,6 +98,8 @@ class SessionRegistry:
         except BaseException:
             self.table.remove_unopened(entry)
             raise
+        if request.no_learning:
+            entry.session.stop_learning()
         entry.session.attach(entry.slot, DEFAULT_VERIFY_COST if cost is None else cost)
         self.table.opened(entry)
         return entry.session

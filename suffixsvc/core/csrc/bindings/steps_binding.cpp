@@ -107,7 +107,8 @@ void suffixsvc::bind_steps(nb::module_& m) {
             },
             "after"_a, "max_tokens"_a, "curve"_a, "tree"_a, "bounds"_a, "sources"_a)
         .def("set_closed", &SessionStepper::set_closed, "closed"_a, Released())
-        .def("forget_draft", &SessionStepper::forget_draft, Released());
+        .def("forget_draft", &SessionStepper::forget_draft, Released())
+        .def("stop_learning", &SessionStepper::stop_learning, Released());
 
     // The fields of a slot may be accessed while its mutex is held: `with slot`.
     nb::class_<SessionSlot>(m, "SessionSlot")

@@ -70,7 +70,7 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
 
     if (!fresh.empty()) {
         const std::size_t accepted = record_cost(arguments, fresh);
-        session_.append(fresh, true);
+        session_.append(fresh, learns_);
         counters_->accepted.fetch_add(accepted, std::memory_order_relaxed);
     }
     if (arguments.max_tokens == 0) return out;
@@ -89,6 +89,11 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
 void SessionStepper::set_closed(bool closed) {
     const std::scoped_lock lock(mutex_);
     closed_ = closed;
+}
+
+void SessionStepper::stop_learning() {
+    const std::scoped_lock lock(mutex_);
+    learns_ = false;
 }
 
 void SessionStepper::forget_draft() {

@@ -84,6 +84,8 @@ class SessionStepper {
     void set_closed(bool closed);
     // The last draft was not delivered: later tokens are not compared with it.
     void forget_draft();
+    // From now on nothing is learned from tokens: another process drafts, and learns.
+    void stop_learning();
 
   private:
     StepOutcome step_locked(const StepArguments& arguments);
@@ -96,6 +98,7 @@ class SessionStepper {
     std::shared_ptr<StepCounters> counters_;
     std::size_t max_tokens_;
     bool closed_ = false;
+    bool learns_ = true;
     // The last draft, while the tokens written since are a prefix of it: `agreed_` tokens, up to
     // node `agreed_at_`.
     std::vector<DraftToken> last_;
