@@ -131,7 +131,7 @@ class FollowerParts(ClosedOnExit):
         return [*named, *(each.namespace for each in defaults if tokenizer and each.tokenizer == tokenizer)]
 
     def _new_entry(self, path: str, tokenizer: str) -> Followed:
-        copy = NamespaceCopy(path, hot_limit_bytes=self._config.max_hot_bytes)
+        copy = NamespaceCopy(path, hot_limit_bytes=self._config.max_hot_bytes, written=self.uplink.written)
         copy.mirrors.own = self._own
         return Followed(path, tokenizer, copy)
 

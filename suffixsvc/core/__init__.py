@@ -30,6 +30,7 @@ try:
         StepCosts,
         StepCounters,
         StepDispatcher,
+        WriteSignal,
     )
 except ImportError as error:  # pragma: no cover - only in a broken installation
     raise MissingExtraError("server", "suffixsvc.core._ext") from error
@@ -54,6 +55,7 @@ __all__ = [
     "StepCounters",
     "StepDispatcher",
     "StepStatus",
+    "WriteSignal",
     "draft_from",
     "new_learner",
     "pack_weights",

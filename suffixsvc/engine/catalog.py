@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from suffixsvc.config import NO_LIMIT_BYTES, Limits, validate_namespace
+from suffixsvc.core import WriteSignal
 from suffixsvc.errors import (
     InvalidConfigError,
     LimitExceededError,
@@ -63,6 +64,8 @@ class Catalog:
         self._policies = policies
         self._limits = limits
         self._starting_weights = starting_weights
+        #: told when a session of any namespace has written tokens
+        self.written = WriteSignal()
         self._lock = AtomicCondition()
         self._strong: dict[str, NamespaceIndex] = {}
         self._weak: weakref.WeakValueDictionary[str, NamespaceIndex] = weakref.WeakValueDictionary()
@@ -172,6 +175,7 @@ class Catalog:
             # where outputs can be evicted or expire
             lru=LruIndex(complete=is_new) if limited and not policy.pinned else None,
             policy=policy,
+            written=self.written,
         )
         self._weak[path] = index
         return index

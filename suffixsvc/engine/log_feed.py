@@ -37,6 +37,8 @@ class LogFeed:
 
     def __init__(self, store: Store, catalog: Catalog, close_guard: CloseGuard) -> None:
         self._store, self._catalog, self._close_guard = store, catalog, close_guard
+        #: told when a session has written tokens; for one waiting thread
+        self.written = catalog.written
         self._committed = threading.Condition()
         self._merging = threading.Lock()  # merges into a learner are serialised
         #: number of commits, and of calls of :meth:`wake`

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.core import Index, StepCounters, new_learner
+from suffixsvc.core import Index, StepCounters, WriteSignal, new_learner
 from suffixsvc.errors import IndexCorruptError, unknown_namespace
 from suffixsvc.index.engine_state import MaintenanceState, Quota
 from suffixsvc.index.lru_index import LruIndex
@@ -56,6 +56,7 @@ class HotIndex:
         now_us: store time in microseconds.
         lru: records which outputs were drafted from; None where outputs are never evicted.
         policy: effective policy of the namespace.
+        written: is told when sessions have written tokens.
 
     Attributes:
         move_lock: held while outputs change their location; its holder sees each output exactly once.
@@ -70,6 +71,7 @@ class HotIndex:
         now_us: Callable[[], int] = lambda: int(time.time() * 1e6),
         lru: LruIndex | None = None,
         policy: Policy | None = None,
+        written: WriteSignal | None = None,
     ) -> None:
         self.path = path
         # maintained by the engine's Catalog:
@@ -86,7 +88,7 @@ class HotIndex:
         self.index = Index(MAX_CONTEXT)
         self.learner = new_learner(weights)
         #: counters of the steps of this namespace's sessions
-        self.counters = StepCounters()
+        self.counters = StepCounters(written)
         #: counters of its followers, which draft by themselves
         self._reported = ReportedCounts()
         self._now_us = now_us

@@ -11,6 +11,7 @@ import pytest
 
 from suffixsvc import SuffixCache
 from suffixsvc.config import PROMPT_TAIL_TOKENS
+from suffixsvc.core import WriteSignal
 from suffixsvc.index import live_text
 from suffixsvc.service.followers import live_feed
 from suffixsvc.service.followers.live_feed import LiveFeed, Subscriber
@@ -139,7 +140,7 @@ class Taken:
 
 @pytest.fixture
 def feed(handlers: Handlers) -> LiveFeed:
-    return LiveFeed(handlers.sessions.table, ReplyWriter(1 << 20))
+    return LiveFeed(handlers.sessions.table, ReplyWriter(1 << 20), WriteSignal())
 
 
 def test_a_message_is_made_once_for_all_subscribers(handlers: Handlers, feed: LiveFeed) -> None:
@@ -231,7 +232,7 @@ def test_live_text_ends_after_the_store_has_decided(tmp_path: Path) -> None:
     """A close that does not wait: the text stays until the output is in the log."""
     with SuffixCache(tmp_path / "d") as cache:
         handlers = Handlers(cache, cache._parts.sessions._limits, durable=True)
-        feed = LiveFeed(handlers.sessions.table, ReplyWriter(1 << 20))
+        feed = LiveFeed(handlers.sessions.table, ReplyWriter(1 << 20), WriteSignal())
         one = Taken(feed)
         one.begin()
         session_id = open_session(handlers)

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from suffixsvc.core import WriteSignal
 from suffixsvc.index import NamespaceIndex, OnCommitted, Sealed
 from suffixsvc.log_types import Deletion, NamespaceContents, SealedContents
 from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput
@@ -60,6 +61,7 @@ class NamespaceCopy(NamespaceIndex):
         path: path of the namespace.
         hot_limit_bytes: limit of the memory of hot outputs; the oldest ones are not held. None: no limit.
         mirror_limit_tokens: limit of the live text of other processes.
+        written: is told when local sessions have written tokens.
 
     Attributes:
         mirrors: live text of other processes; the stream's thread.
@@ -68,9 +70,14 @@ class NamespaceCopy(NamespaceIndex):
     """
 
     def __init__(
-        self, path: str, *, hot_limit_bytes: int | None = None, mirror_limit_tokens: int = 1 << 20
+        self,
+        path: str,
+        *,
+        hot_limit_bytes: int | None = None,
+        mirror_limit_tokens: int = 1 << 20,
+        written: WriteSignal | None = None,
     ) -> None:
-        super().__init__(path)
+        super().__init__(path, written=written)
         self.mirrors = Mirrors(self, mirror_limit_tokens)
         self.seen: OutputId = 0
         self.dropped_outputs = 0

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
+from suffixsvc.core import WriteSignal
 from suffixsvc.errors import ServiceError, ServiceUnavailableError, SuffixError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import OutputId
@@ -26,9 +28,12 @@ from suffixsvc_follower.uplink.sent_session import SentSession
 
 log = logging.getLogger(__name__)
 
-#: seconds between two messages while tokens are written, and while none are
-_SHORTEST_WINDOW: Final = 0.003
+#: seconds between two messages: as many as sending takes a twentieth of a core
+_SHORTEST_WINDOW: Final = 0.002
 _LONGEST_WINDOW: Final = 0.02
+_WINDOW_PER_COST: Final = 20
+#: seconds after which sessions are looked at although none has told that it wrote
+_IDLE_SECONDS: Final = 0.5
 #: closes that wait for the service's disk concurrently: its group commit writes them together
 _CLOSERS: Final = 16
 
@@ -54,7 +59,8 @@ class Uplink(ClosedOnExit):
         self._unsent = 0
         #: sessions that were garbage-collected before they were closed
         self.abandoned: deque[SentSession] = deque()
-        self._wake = threading.Event()
+        #: told when sessions write tokens
+        self.written = WriteSignal()
         self._closed = False
         self._closers = ThreadPoolExecutor(_CLOSERS, thread_name_prefix="suffixsvc-closing")
         self._thread = threading.Thread(target=self._run, name="suffixsvc-uplink", daemon=True)
@@ -64,7 +70,6 @@ class Uplink(ClosedOnExit):
         """Send what this session writes from now on."""
         with self._lock:
             self._sessions.add(session)
-        self._wake.set()
 
     def close_session(
         self, session: SentSession, *, incomplete: bool, waits: bool, on_closed: OnClosed
@@ -92,7 +97,7 @@ class Uplink(ClosedOnExit):
     def close(self) -> None:
         """Wait for the closes that were begun, and end the threads. Idempotent."""
         self._closed = True
-        self._wake.set()
+        self.written.notify()
         if self._thread is not threading.current_thread():
             self._thread.join()
         self._closers.shutdown()
@@ -105,31 +110,26 @@ class Uplink(ClosedOnExit):
     # ------------------------------------------------------------------------------------------ sending
 
     def _run(self) -> None:
-        window = _SHORTEST_WINDOW
         while not self._closed:
+            self.written.wait(_IDLE_SECONDS)
             with self._lock:
-                sessions = list(self._sessions)
-            if not sessions:
-                self._wake.wait()
-                self._wake.clear()
-                continue
+                sessions = [session for session in self._sessions if session.has_news]
+            began = time.thread_time()
             try:
-                sent = self._send(sessions)
+                self._send(sessions)
             except Exception:  # a defect must not end the thread
                 log.exception("what sessions wrote could not be sent")
-                sent = False
-            window = _SHORTEST_WINDOW if sent else min(window * 1.5, _LONGEST_WINDOW)
-            self._wake.wait(window)
-            self._wake.clear()
+            window = _WINDOW_PER_COST * (time.thread_time() - began)
+            time.sleep(min(max(window, _SHORTEST_WINDOW), _LONGEST_WINDOW))
 
-    def _send(self, sessions: list[SentSession]) -> bool:
-        """Send what was written, in one message; whether there was anything."""
+    def _send(self, sessions: list[SentSession]) -> None:
+        """Send what was written, in one message."""
         held: list[SentSession] = []
         steps: list[tuple[Any, dict[str, Any]]] = []
         try:
             for session in sessions:
-                if not session.has_news or not session.lock.acquire(blocking=False):
-                    continue
+                if not session.lock.acquire(blocking=False):
+                    continue  # it is being closed, which sends the rest
                 held.append(session)
                 if not session.closing and session.record():
                     steps.append((session.remote, {"new_token_ids": (), "max_draft_tokens": 0}))
@@ -138,7 +138,6 @@ class Uplink(ClosedOnExit):
         finally:
             for session in held:
                 session.lock.release()
-        return bool(steps)
 
     # ------------------------------------------------------------------------------------------ closing
 

@@ -1,8 +1,8 @@
 """Live text for followers: one thread polls the live sessions and hands what they wrote to all followers.
 
-Sessions do nothing for it: their steps take as long as without followers. A message is made once per
-namespace and tick, and shared by the followers of the namespace. A tick follows after a window that is long
-enough for the fan-out to take a twentieth of a core, and at most MAX_WINDOW_SECONDS.
+Sessions do nothing for it but tell the thread that they wrote. A message is made once per namespace and tick,
+and shared by the followers of the namespace. The next tick follows after a window that is long enough for the
+fan-out to take a twentieth of a core, and at most MAX_WINDOW_SECONDS.
 
     tick        sessions whose length changed ──> pieces ──> one message ──> the queue of every follower
     subscribe   present text, in place of a queue that is dropped
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from suffixsvc.core import WriteSignal
 from suffixsvc.index.live_text import TextPiece
 from suffixsvc.service.followers.replies import ReplyWriter
 from suffixsvc.service.sessions.table import SessionTable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 MIN_WINDOW_SECONDS: Final = 0.002
-#: also the window while nothing is written
+#: also the time until sessions are looked at again that wrote nothing: they may have ended
 MAX_WINDOW_SECONDS: Final = 0.02
 _IDLE_SECONDS: Final = 1.0
 #: a window is this many times the cost of the last fan-out: 5 % of a core
@@ -124,17 +125,17 @@ class LiveFeed:
     Args:
         sessions: the live sessions.
         writer: makes the messages.
+        written: is told when sessions write tokens.
     """
 
-    def __init__(self, sessions: SessionTable, writer: ReplyWriter) -> None:
-        self._table, self._writer = sessions, writer
+    def __init__(self, sessions: SessionTable, writer: ReplyWriter, written: WriteSignal) -> None:
+        self._table, self._writer, self._written = sessions, writer, written
         self._lock = threading.Lock()
         self._namespaces: dict[str, _Namespace] = {}
         #: of these, those with a session that subscribers know
         self._active: set[str] = set()
         self._subscribed = threading.Event()
         self._closing = threading.Event()
-        self._window = MAX_WINDOW_SECONDS
 
     # ------------------------------------------------------------------------------------ subscriptions
 
@@ -186,12 +187,15 @@ class LiveFeed:
     # ------------------------------------------------------------------------------------------- ticks
 
     def run_window(self) -> None:
-        """Wait for the rest of a window, then tick; without subscribers, wait for one, at most a second.
+        """Wait until something is written, tick, and wait for the rest of the window.
+
+        Without subscribers, wait for one, at most a second.
 
         The work of a background task whose period is MIN_WINDOW_SECONDS.
         """
-        if not self._subscribed.wait(_IDLE_SECONDS) or self._closing.wait(self._window - MIN_WINDOW_SECONDS):
+        if not self._subscribed.wait(_IDLE_SECONDS) or self._closing.is_set():
             return
+        self._written.wait(MAX_WINDOW_SECONDS if self._active else _IDLE_SECONDS)
         began = time.thread_time()
         try:
             sent = self.tick()
@@ -199,13 +203,13 @@ class LiveFeed:
             self._begin_again()
             raise
         cost = time.thread_time() - began + sent * _SENDING_SECONDS
-        window = max(MIN_WINDOW_SECONDS, _WINDOW_PER_COST * cost) if sent else MAX_WINDOW_SECONDS
-        self._window = min(MAX_WINDOW_SECONDS, window)
+        self._closing.wait(min(MAX_WINDOW_SECONDS, _WINDOW_PER_COST * cost) - MIN_WINDOW_SECONDS)
 
     def close(self) -> None:
         """End the present and all later calls of :meth:`run_window`."""
         self._closing.set()
         self._subscribed.set()
+        self._written.notify()
 
     def tick(self) -> int:
         """Hand out what was written since the last tick; the number of messages to followers."""

@@ -61,7 +61,7 @@ class FollowerService:
         self._writer = ReplyWriter(limits.max_message_bytes)
         self._segments = SegmentFiles(cache.feed, limits.max_message_bytes)
         self.registry = FollowerRegistry(lease_seconds)
-        self.live = LiveFeed(sessions, self._writer)
+        self.live = LiveFeed(sessions, self._writer, cache.feed.written)
         self._lock = threading.Lock()
         self._streams: set[FollowerStream] = set()
         self._draining = False

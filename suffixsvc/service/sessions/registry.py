@@ -102,6 +102,7 @@ class SessionRegistry:
             entry.session.stop_learning()
         entry.session.attach(entry.slot, DEFAULT_VERIFY_COST if cost is None else cost)
         self.table.opened(entry)
+        self._cache.feed.written.notify()  # a resumed session has text before its first step
         return entry.session
 
     def append_context(self, request: pb.AppendContextRequest) -> pb.AppendContextReply:
@@ -264,6 +265,7 @@ class SessionRegistry:
         """Remove a closed session from all tables, with its entry's lock held."""
         self.failed_closes.remove(entry, lost=closed.lost)
         self.table.ended(entry, closed)
+        self._cache.feed.written.notify()
 
 
 def _append_context_at(session: Session, tokens: TokenArray, at: int | None) -> None:

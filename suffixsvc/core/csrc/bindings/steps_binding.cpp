@@ -47,8 +47,19 @@ std::vector<Answer> step(StepDispatcher& self, const std::vector<Request>& reque
 }  // namespace
 
 void suffixsvc::bind_steps(nb::module_& m) {
-    nb::class_<StepCounters>(m, "StepCounters")
+    nb::class_<WriteSignal>(m, "WriteSignal")
         .def(nb::init<>())
+        .def("notify", &WriteSignal::notify)
+        .def("wait", &WriteSignal::wait, "seconds"_a, Released());
+
+    nb::class_<StepCounters>(m, "StepCounters")
+        .def(
+            "__init__",
+            [](StepCounters* self, std::shared_ptr<WriteSignal> written) {
+                new (self) StepCounters;
+                self->written = std::move(written);
+            },
+            "written"_a = nb::none())
         .def_prop_ro("steps", [](const StepCounters& c) { return c.steps.load(); })
         .def_prop_ro("drafts", [](const StepCounters& c) { return c.drafts.load(); })
         .def_prop_ro("drafted", [](const StepCounters& c) { return c.drafted.load(); })

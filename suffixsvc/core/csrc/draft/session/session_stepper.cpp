@@ -72,6 +72,7 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
         const std::size_t accepted = record_cost(arguments, fresh);
         session_.append(fresh, learns_);
         counters_->accepted.fetch_add(accepted, std::memory_order_relaxed);
+        if (counters_->written) counters_->written->notify();
     }
     if (arguments.max_tokens == 0) return out;
     clear_last_draft();

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sync/write_signal.h"
 #include "draft/session/session.h"
 
 namespace suffixsvc {
@@ -27,6 +28,8 @@ struct StepCounters {
     std::atomic<std::uint64_t> drafts{0};    // drafts of at least one token
     std::atomic<std::uint64_t> drafted{0};   // drafted tokens
     std::atomic<std::uint64_t> accepted{0};  // accepted tokens
+    // Told of every step that wrote tokens; null: nobody is. Set before the first step.
+    std::shared_ptr<WriteSignal> written;
 };
 
 struct StepArguments {
