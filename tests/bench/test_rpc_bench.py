@@ -17,13 +17,13 @@ from suffixsvc.errors import InvalidConfigError
 from suffixsvc_bench.report.tables import Grid, print_grid
 from suffixsvc_bench.rpc.echo import echo_reply, echo_request
 from suffixsvc_bench.rpc.options import RpcOptions
-from suffixsvc_bench.rpc.report import rpc_grid
+from suffixsvc_bench.rpc.report import rpc_grid, rpc_parts
 from suffixsvc_bench.rpc.run import run_rpc_bench
 from suffixsvc_bench.rpc.timing import portions
 from suffixsvc_bench.rpc.workload import Workload
 from suffixsvc_cli.bench.rpc import rpc
 
-SMALL = RpcOptions(batches=(1, 3), calls=12, rounds=2, pause_ms=0.1, outputs=20)
+SMALL = RpcOptions(batches=(1, 3), calls=12, rounds=2, pause_ms=0.1, outputs=20, followers=False)
 
 
 def test_every_configuration_is_measured() -> None:
@@ -48,6 +48,29 @@ def test_every_configuration_is_measured() -> None:
         assert timing["reply_bytes"] > 36 * timing["batch"]  # a session id at least
     assert report["options"]["seed"] == 0
     assert {"ratio", "beyond_us_per_session", "step", "echo"} <= set(report["timings"][0])
+
+
+def test_followers_are_measured() -> None:
+    chosen = replace(
+        SMALL, transports=("unix",), kinds=("stream",), batches=(1,), modes=("hot",), followers=True
+    )
+    report = run_rpc_bench(replace(chosen, hot_tokens=20_000, sealed_tokens=20_000, seconds=0.5))
+    assert json.loads(json.dumps(report["follower_steps"])) == report["follower_steps"]
+    assert [(row["mode"], row["followed_per_second"]) for row in report["follower_steps"]] == [
+        ("hot", 0),
+        ("behind", 0),
+        ("hot", 1000),
+        ("behind", 1000),
+    ]
+    figures = report["follower_figures"]
+    for name in ("open_hot", "open_sealed"):
+        assert figures[name]["tokens"] >= 20_000
+        assert figures[name]["seconds"] > 0
+    assert figures["written_to_drafted_ms"]["p50"] > 0
+    assert figures["fan_out"]["with_followers"] > 0
+    assert figures["flat_out"]["ratio"] > 0
+    text = "".join(str(part.rows) for part in rpc_parts(report) if isinstance(part, Grid))
+    assert "written in a process" in text
 
 
 def test_the_command_prints_json() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from suffixsvc_bench.report.statistics import percentiles
 from suffixsvc_bench.rpc.follower_roles import known_outputs, phrase
+from suffixsvc_bench.rpc.options import RpcOptions
 from suffixsvc_bench.rpc.processes import service_process
 from suffixsvc_bench.rpc.subjects import NAMESPACE
 from suffixsvc_bench.rpc.workload import Workload
@@ -177,23 +178,21 @@ def flat_out(seconds: float, rounds: int) -> dict[str, float]:
     return {"followers": mine, "embedded": theirs, "ratio": mine / theirs}
 
 
-def follower_figures(
-    notify: Callable[[str], None], *, hot_tokens: int = 1_000_000, sealed_tokens: int = 0
-) -> dict[str, Any]:
+def follower_figures(notify: Callable[[str], None], options: RpcOptions) -> dict[str, Any]:
     """All figures; see the functions of this module.
 
     Args:
         notify: called with the name of each before it is measured.
-        hot_tokens: tokens of the namespace that a follower is opened on.
-        sealed_tokens: the same for one whose outputs are sealed; 0: not measured.
+        options: sizes and durations. Without sealed tokens "open_sealed" is None.
     """
+    seconds, sealed = options.seconds, options.sealed_tokens
     found: dict[str, Any] = {}
     for name, measure in (
-        ("open_hot", lambda: opening_seconds(hot_tokens, 3)),
-        ("open_sealed", lambda: opening_seconds(sealed_tokens, 3) if sealed_tokens else None),
-        ("written_to_drafted_ms", lambda: written_to_drafted(100)),
-        ("fan_out", lambda: fan_out_share(10.0, 8)),
-        ("flat_out", lambda: flat_out(5.0, 3)),
+        ("open_hot", lambda: opening_seconds(options.hot_tokens, 3)),
+        ("open_sealed", lambda: opening_seconds(sealed, 3) if sealed else None),
+        ("written_to_drafted_ms", lambda: written_to_drafted(max(3, round(10 * seconds)))),
+        ("fan_out", lambda: fan_out_share(seconds, 8)),
+        ("flat_out", lambda: flat_out(seconds / 2, 3)),
     ):
         notify(name)
         found[name] = measure()

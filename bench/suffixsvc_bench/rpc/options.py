@@ -43,10 +43,18 @@ class RpcOptions:
         8, min=1, help="Alternating rounds (step, echo, engine) that the calls are divided into."
     )
     pause_ms: float = option(4.0, min=0, help="CPU-bound pause before a cold call, in milliseconds.")
+    followers: bool = option(True, "--followers/--no-followers", help="Measure followers.")
+    sealed_tokens: int = option(
+        0, min=0, help="Also open a follower on a namespace with as many sealed tokens; 0: do not."
+    )
     seed: int = option(0, min=0, help="Seed of the texts.")
     max_draft_tokens: int = 16
     #: outputs of 500 tokens in the service at the start
     outputs: int = 200
+    #: hot tokens of the namespace that followers are opened on
+    hot_tokens: int = 1_000_000
+    #: duration of the measurements of followers that count work in a time
+    seconds: float = 10.0
 
     def __post_init__(self) -> None:
         for name, known in (

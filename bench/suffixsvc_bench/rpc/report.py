@@ -34,4 +34,39 @@ def rpc_parts(report: Mapping[str, Any]) -> list[Grid | str]:
     timings, options = report["timings"], report["options"]
     drafted = sum(t["drafted"] for t in timings) / len(timings)
     line = f"Percentiles of {options['calls']} calls; {drafted:.1f} tokens drafted per step; "
-    return [rpc_grid(report), f"{line}seed {options['seed']}."]
+    parts: list[Grid | str] = [rpc_grid(report), f"{line}seed {options['seed']}."]
+    if "follower_steps" in report:
+        parts += [follower_grid(report), figures_grid(report["follower_figures"])]
+    return parts
+
+
+def follower_grid(report: Mapping[str, Any]) -> Grid:
+    """Steps of a follower beside the embedded engine's."""
+    subjects = [f"{s} {p}" for s in ("follower", "engine", "control") for p in ("p50", "p99")]
+    grid = Grid(["us per step", *subjects, "p50 ratio", "(control)", "p99 ratio", "(control)"])
+    for row in report["follower_steps"]:
+        times = [row[s][p] for s in ("follower", "engine", "control") for p in ("p50", "p99")]
+        ratios = [row[key] for key in ("p50_ratio", "p50_control", "p99_ratio", "p99_control")]
+        name = f"{row['mode']}, {row['followed_per_second']} followed/s"
+        grid.rows.append([name, *(f"{time:.0f}" for time in times), *(f"{ratio:.2f}" for ratio in ratios)])
+    return grid
+
+
+def figures_grid(figures: Mapping[str, Any]) -> Grid:
+    """The other figures of followers."""
+    grid = Grid(["followers", ""])
+    for name in ("open_hot", "open_sealed"):
+        if (opened := figures[name]) is not None:
+            size = f"{opened['tokens'] / 1e6:.0f} M tokens, {opened['hot_tokens'] / 1e6:.1f} M of them hot"
+            grid.rows.append([f"open to first draft, {size}", f"{opened['seconds']:.2f} s"])
+            mib = opened["second_private_bytes"] / 2**20
+            grid.rows.append(["    private memory of the second follower of a host", f"{mib:.0f} MiB"])
+    delay = figures["written_to_drafted_ms"]
+    grid.rows.append(["written in a process, drafted in another, p50", f"{delay['p50']:.1f} ms"])
+    grid.rows.append(["    p99", f"{delay['p99']:.1f} ms"])
+    share = figures["fan_out"]["fan_out"]
+    grid.rows.append(["fan-out of 800 tokens/s to 8 followers, of a core", f"{100 * share:.0f} %"])
+    grid.rows.append(
+        ["two followers / two threads of an engine, flat out", f"{figures['flat_out']['ratio']:.2f}"]
+    )
+    return grid
