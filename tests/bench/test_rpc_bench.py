@@ -6,6 +6,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,15 @@ from typer.testing import CliRunner
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc_bench.report.tables import Grid, print_grid
 from suffixsvc_bench.rpc.echo import echo_reply, echo_request
+from suffixsvc_bench.rpc.follower_figures import (
+    fan_out_share,
+    flat_out,
+    opening_seconds,
+    written_to_drafted,
+)
+from suffixsvc_bench.rpc.follower_steps import follower_steps
 from suffixsvc_bench.rpc.options import RpcOptions
-from suffixsvc_bench.rpc.report import rpc_grid, rpc_parts
+from suffixsvc_bench.rpc.report import figures_grid, follower_grid, rpc_grid
 from suffixsvc_bench.rpc.run import run_rpc_bench
 from suffixsvc_bench.rpc.timing import portions
 from suffixsvc_bench.rpc.workload import Workload
@@ -51,26 +59,24 @@ def test_every_configuration_is_measured() -> None:
 
 
 def test_followers_are_measured() -> None:
-    chosen = replace(
-        SMALL, transports=("unix",), kinds=("stream",), batches=(1,), modes=("hot",), followers=True
-    )
-    report = run_rpc_bench(replace(chosen, hot_tokens=20_000, sealed_tokens=20_000, seconds=0.5))
-    assert json.loads(json.dumps(report["follower_steps"])) == report["follower_steps"]
-    assert [(row["mode"], row["followed_per_second"]) for row in report["follower_steps"]] == [
-        ("hot", 0),
-        ("behind", 0),
-        ("hot", 1000),
-        ("behind", 1000),
-    ]
-    figures = report["follower_figures"]
-    for name in ("open_hot", "open_sealed"):
-        assert figures[name]["tokens"] >= 20_000
-        assert figures[name]["seconds"] > 0
-    assert figures["written_to_drafted_ms"]["p50"] > 0
-    assert figures["fan_out"]["with_followers"] > 0
-    assert figures["flat_out"]["ratio"] > 0
-    text = "".join(str(part.rows) for part in rpc_parts(report) if isinstance(part, Grid))
-    assert "written in a process" in text
+    steps = follower_steps(lambda _: None, calls=4, seed=0, loads=((1000, "hot"),))
+    assert json.loads(json.dumps(steps)) == steps
+    assert (steps[0]["mode"], steps[0]["followed_per_second"], steps[0]["calls"]) == ("hot", 1000, 4)
+    opened = opening_seconds(20_000, 1)
+    assert opened["tokens"] >= 20_000
+    figures: dict[str, Any] = {
+        "open_hot": opened,
+        "open_sealed": None,
+        "written_to_drafted_ms": written_to_drafted(3),
+        "fan_out": fan_out_share(0.2, 1),
+        "flat_out": flat_out(0.2, 1),
+    }
+    assert json.loads(json.dumps(figures)) == figures
+    for name, field in (("open_hot", "seconds"), ("written_to_drafted_ms", "p50"), ("flat_out", "ratio")):
+        assert figures[name][field] > 0
+    grids = follower_grid({"follower_steps": steps}), figures_grid(figures)
+    assert [len(grid.rows) for grid in grids] == [1, 6]
+    assert all(len(row) == len(grid.headings) for grid in grids for row in grid.rows)
 
 
 def test_the_command_prints_json() -> None:
@@ -87,6 +93,7 @@ def test_the_command_prints_json() -> None:
         "hot",
         "--calls",
         "4",
+        "--no-followers",
         "--json",
     ]
     result = CliRunner().invoke(app, chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
@@ -30,13 +30,20 @@ _WRITERS: Final = 20
 _PAUSE_S: Final = 0.03
 
 
-def follower_steps(notify: Callable[[str], None], *, calls: int, seed: int) -> list[dict[str, Any]]:
+#: followed tokens a second of another process, and mode
+_LOADS: Final = tuple((per_second, mode) for per_second in (0, 1000) for mode in ("hot", "behind"))
+
+
+def follower_steps(
+    notify: Callable[[str], None], *, calls: int, seed: int, loads: Sequence[tuple[int, str]] = _LOADS
+) -> list[dict[str, Any]]:
     """Time steps of one session of a follower, of an embedded engine, and of another session of the engine.
 
     Args:
         notify: called with a description before each configuration.
         calls: timed calls of each subject; behind a pause a quarter of them.
         seed: of the texts.
+        loads: followed tokens a second, and "hot" or "behind", of each configuration.
 
     Returns:
         A record for hot calls and for calls behind 30 ms of other work, each without other writers and beside
@@ -45,17 +52,17 @@ def follower_steps(notify: Callable[[str], None], *, calls: int, seed: int) -> l
         "p99_control": control / engine, what the ratios are for equal subjects.
     """
     found = []
-    for per_second in (0, 1000):
-        for mode, pause_s in (("hot", 0.0), ("behind", _PAUSE_S)):
-            notify(f"follower, {mode}, {per_second} followed tokens/s")
-            count = calls if mode == "hot" else max(1, calls // 4)
-            us = _timed(per_second, pause_s, count, Workload(seed))
-            ratios = {
-                f"{p}_{name}": us[subject][p] / us["engine"][p]
-                for p in ("p50", "p99")
-                for name, subject in (("ratio", "follower"), ("control", "control"))
-            }
-            found.append({"mode": mode, "followed_per_second": per_second, "calls": count, **us, **ratios})
+    for per_second, mode in loads:
+        notify(f"follower, {mode}, {per_second} followed tokens/s")
+        hot = mode == "hot"
+        count = calls if hot else max(1, calls // 4)
+        us = _timed(per_second, 0.0 if hot else _PAUSE_S, count, Workload(seed))
+        ratios = {
+            f"{p}_{name}": us[subject][p] / us["engine"][p]
+            for p in ("p50", "p99")
+            for name, subject in (("ratio", "follower"), ("control", "control"))
+        }
+        found.append({"mode": mode, "followed_per_second": per_second, "calls": count, **us, **ratios})
     return found
 
 

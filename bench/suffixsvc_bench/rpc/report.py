@@ -66,7 +66,6 @@ def figures_grid(figures: Mapping[str, Any]) -> Grid:
     grid.rows.append(["    p99", f"{delay['p99']:.1f} ms"])
     share = figures["fan_out"]["fan_out"]
     grid.rows.append(["fan-out of 800 tokens/s to 8 followers, of a core", f"{100 * share:.0f} %"])
-    grid.rows.append(
-        ["two followers / two threads of an engine, flat out", f"{figures['flat_out']['ratio']:.2f}"]
-    )
+    ratio = figures["flat_out"]["ratio"]
+    grid.rows.append(["two followers / two threads of an engine, flat out", f"{ratio:.2f}"])
     return grid
