@@ -69,7 +69,7 @@ def write_tokens(address: str, sessions: str, per_second: str) -> Iterator[Any]:
     with followed(address) as follower:
         namespace = follower.namespace(NAMESPACE)
         opened = [namespace.open_session(workload.text(100)) for _ in range(int(sessions))]
-        texts = [workload.text(200_000).tolist() for _ in opened]
+        texts = [workload.text(4_000).tolist() for _ in opened]
         stopped = threading.Event()
 
         def write() -> None:
