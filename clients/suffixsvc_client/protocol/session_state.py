@@ -50,12 +50,15 @@ class SessionState:
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
         session_id: str = "",
+        *,
+        private: bool = False,
     ) -> None:
         self._lock = threading.RLock()
         self.namespace = namespace
         self._tokenizer = tokenizer
         self._labels = validate_labels(labels)
         self._reads = [validate_namespace(path) for path in validate_reads(reads)]
+        self.private = private
         self._tokens = TokenLog(as_token_array(prompt, "prompt_token_ids"))
         if output is not None:
             self._tokens.append(as_token_array(output, "output_token_ids"), output=True)
@@ -236,6 +239,7 @@ class SessionState:
                 labels=self._labels,
                 reads=self._reads,
                 session_id=self.session_id,
+                private=self.private,
             )
 
     def replay_requests(self, reply: pb.OpenSessionReply) -> list[StepOrAppend]:

@@ -117,6 +117,7 @@ class SessionVerbs:
             LimitExceededError, TokenizerMismatchError, UnknownNamespaceError: the service refused the
             session, and its output cannot be stored; close it with ``commit=False``.
         """
+        commit = commit and not self.state.private
         options = pb.CloseSessionRequest(discard=not commit, incomplete=incomplete, no_wait=not wait)
         return self._procedures.close(self.state, options)
 
@@ -151,6 +152,8 @@ class NamespaceVerbs(Generic[S]):
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
         session_id: str = "",
+        *,
+        private: bool = False,
     ) -> Procedure[S]:
         """Begin a generation. If the service cannot be reached, the session is opened later, and its drafts
         are empty until then.
@@ -162,6 +165,9 @@ class NamespaceVerbs(Generic[S]):
             labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
             reads: paths of other namespaces to draft from; output is stored in this one only.
             session_id: id at the service, unused so far, such as a UUID; "" = one is chosen.
+            private: the service drafts for the session, but no other session drafts from what it writes, and
+                closing it stores nothing. Its text is sent to the service all the same: only a follower
+                (``suffixsvc_follower``) drafts without that.
 
         Raises:
             InvalidTokensError, InvalidLabelsError, InvalidNamespaceError: nothing was sent.
@@ -169,7 +175,14 @@ class NamespaceVerbs(Generic[S]):
             refuses. ServiceUnavailableError: the client is closed.
         """
         state = SessionState(
-            self.path, self._tokenizer, prompt_token_ids, output_token_ids, labels, reads, session_id
+            self.path,
+            self._tokenizer,
+            prompt_token_ids,
+            output_token_ids,
+            labels,
+            reads,
+            session_id,
+            private=private,
         )
         yield from self._procedures.open(state)
         return self._new_session(SessionVerbs(self._procedures, state))
