@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, InvalidLabelsError, InvalidNamespaceError
+from suffixsvc.types import MODES, Mode
 
 #: LMDB keys hold at most 511 bytes, of which the path is one part
 MAX_NAMESPACE_BYTES = 200
@@ -111,6 +112,14 @@ def validate_reads(reads: Any) -> Sequence[Any]:
             remedy=f"For one path write [{reads!r}]." if isinstance(reads, str) else None,
         )
     return reads
+
+
+def validate_mode(mode: Any) -> Mode:
+    """Return the mode of a connection to a service. InvalidConfigError for anything else."""
+    for known in MODES:
+        if mode == known:
+            return known
+    raise InvalidConfigError("mode must be one of " + ", ".join(MODES), got=repr(mode)[:80])
 
 
 def validate_default_reads(tokenizers: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import Any, Final, Literal, Protocol, Self, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,10 @@ TokenArray = npt.NDArray[np.int32]
 #: what callers may pass as tokens: a 1-D integer array or a sequence of ints, each in 0 .. 2**31 - 1
 TokenIds = npt.NDArray[Any] | Sequence[int]
 Labels = Mapping[str, str]
+#: who drafts from a service's outputs: "follow": this process, from copies of them; "remote": the service,
+#: a call per step; "auto": this process where the service allows that
+Mode = Literal["auto", "follow", "remote"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 #: log sequence number of the stored output: unique in a data folder, never reused
 OutputId = int
 FloatArray = npt.NDArray[np.float32]
@@ -371,6 +375,8 @@ class BackendNamespace(Protocol):
         output_token_ids: TokenIds | None = None,
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
+        *,
+        private: bool = False,
     ) -> BackendSession:
         """Begin a generation. See ``suffixsvc.engine.Namespace.open_session``."""
 

@@ -6,6 +6,8 @@ therefore a part of it (vLLM: ``additional_config``), or variables ``SUFFIXSVC_A
     SUFFIXSVC_ADAPTER_TARGET=unix:/run/suffixsvc.sock   a service, or
     SUFFIXSVC_ADAPTER_DATA=/var/lib/suffixsvc           an engine in this process, with a folder;
                                                         with neither: an engine in memory
+    SUFFIXSVC_ADAPTER_MODE=auto                         who drafts from a service's outputs: this process
+                                                        (follow), the service (remote), or as it allows
     SUFFIXSVC_ADAPTER_NAMESPACE=acme/qwen2.5-coder      one per model and group of readers
 """
 
@@ -16,7 +18,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from suffixsvc.config import validate_namespace
+from suffixsvc.config import validate_mode, validate_namespace
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.types import Backend
 from suffixsvc_adapters.tracking.session_tracker import SessionTracker, StepMany
@@ -31,20 +33,24 @@ class AdapterSettings:
 
     Attributes:
         target: ``unix:PATH`` or ``HOST:PORT`` of a service.
+        mode: "auto": drafts are taken in this process, from copies of the namespaces, where the service
+            allows that, and by the service otherwise. "follow": an error where it does not allow it.
+            "remote": by the service.
         data: folder of an embedded engine; one process at a time.
         namespace: path of the namespace to write to and draft from.
         tokenizer: fingerprint of the tokenizer; a namespace of another one is refused.
         reads: further namespaces to draft from; in the environment separated by commas.
-        step_timeout_s: time that a service may take in a decode step.
+        step_timeout_s: time that a service may take in a decode step, where it drafts.
         verify_cost, max_draft_tokens, max_sequences, idle_seconds: see :class:`TrackerConfig` and
             :meth:`override`.
 
     Raises:
-        InvalidConfigError: both target and data, or step_timeout_s without a target.
+        InvalidConfigError: both target and data, step_timeout_s or mode without a target, or another mode.
         InvalidNamespaceError: a malformed namespace.
     """
 
     target: str = ""
+    mode: str | None = None
     data: str = ""
     namespace: str = "adapters"
     tokenizer: str = ""
@@ -63,10 +69,11 @@ class AdapterSettings:
                 got=f"target {self.target!r} and data {self.data!r}",
                 remedy="Name the folder to the service (suffixsvc serve --data), and the service here.",
             )
-        if self.step_timeout_s is not None and not self.target:
-            raise InvalidConfigError(
-                "step_timeout_s must only be set together with target", got=self.step_timeout_s
-            )
+        if self.mode is not None:
+            validate_mode(self.mode)
+        for name, value in (("step_timeout_s", self.step_timeout_s), ("mode", self.mode)):
+            if value is not None and not self.target:
+                raise InvalidConfigError(f"{name} must only be set together with target", got=value)
 
     def override(self, config: TrackerConfig) -> TrackerConfig:
         """Return the adapter's configuration with the values that are set here.
@@ -130,15 +137,13 @@ def open_tracker(
     Raises:
         StoreError: the folder cannot be used.
         TokenizerMismatchError: the namespace holds another tokenizer's tokens.
+        SuffixError: with the mode "follow", why the service does not let this process follow.
     """
     config = settings.override(config)
     backend: Backend
     step_many: StepMany | None = None
     if settings.target:
-        from suffixsvc_client import SuffixClient  # noqa: PLC0415 - loads grpc, which a folder does not need
-
-        client = SuffixClient(settings.target, step_timeout_s=settings.step_timeout_s)
-        backend, step_many = client, client.step_many
+        backend, step_many = _connected(settings)
     else:
         from suffixsvc import SuffixCache  # noqa: PLC0415 - loads the native core and LMDB
 
@@ -149,3 +154,16 @@ def open_tracker(
     except BaseException:
         backend.close()
         raise
+
+
+def _connected(settings: AdapterSettings) -> tuple[Backend, StepMany | None]:
+    """The backend of a service, and its batched step where the service drafts."""
+    # loads grpc, which a folder does not need
+    from suffixsvc_client import ClientConfig, SuffixClient  # noqa: PLC0415
+    from suffixsvc_follower import FollowerConfig, connect  # noqa: PLC0415
+
+    given = settings.step_timeout_s
+    config = FollowerConfig(ClientConfig() if given is None else ClientConfig(step_timeout_s=given))
+    namespaces = [(path, settings.tokenizer) for path in (settings.namespace, *settings.reads)]
+    backend = connect(settings.target, namespaces, validate_mode(settings.mode or "auto"), config)
+    return backend, backend.step_many if isinstance(backend, SuffixClient) else None

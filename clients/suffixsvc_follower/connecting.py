@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
 
-from suffixsvc.config import validate_namespace
-from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError
+from suffixsvc.config import validate_mode, validate_namespace
+from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.types import Mode
 from suffixsvc_client import SuffixClient
 from suffixsvc_follower.config import FollowerConfig
 from suffixsvc_follower.follower import Follower
 from suffixsvc_follower.stream.connection import FollowState
-
-Mode = Literal["auto", "follow", "remote"]
-_MODES: Final = ("auto", "follow", "remote")
 
 
 def connect(
@@ -40,8 +37,7 @@ def connect(
         InvalidConfigError, InvalidNamespaceError: an argument is wrong.
         SuffixError: with ``mode="follow"``, why the service does not let this process follow.
     """
-    if mode not in _MODES:
-        raise InvalidConfigError("mode must be one of " + ", ".join(_MODES), got=repr(mode)[:80])
+    validate_mode(mode)
     settings = config or FollowerConfig()
     named = [(each, "") if isinstance(each, str) else each for each in namespaces]
     for path, _ in named:

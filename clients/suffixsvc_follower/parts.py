@@ -93,7 +93,8 @@ class FollowerParts(ClosedOnExit):
                 raise ServiceUnavailableError(
                     "a private session needs a follower, and the service does not let this process follow",
                     got=self.connection.refusal,
-                    remedy="Draft without a session, or open one that is not private.",
+                    remedy="Draft without a session, or connect with mode='remote': the service then sees "
+                    "the text, but does not store it.",
                 )
             return remote.open_session(prompt, output if len(output) else None, labels, reads or None)
         sent = None

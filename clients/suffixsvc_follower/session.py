@@ -63,11 +63,10 @@ class FollowerSession(Session):
             on_close=_ended,
             abandoned=abandoned,
             admit=_admitted,
+            private=remote is None,
         )
         self._sender, self._uplink = sender, uplink
-        if remote is None:
-            super().retract()
-        else:
+        if remote is not None:
             sender.sent = SentSession(self._native, remote)
             uplink.add(sender.sent)
             # as for its text: the collector can run this anywhere

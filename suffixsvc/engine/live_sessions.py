@@ -81,6 +81,8 @@ class LiveSessions:
         labels: Labels,
         reads: Sequence[str],
         tokenizer: str,
+        *,
+        private: bool = False,
     ) -> Session:
         """Open a session and bind its tokenizer; see
         :meth:`~suffixsvc.engine.namespace.Namespace.open_session`."""
@@ -107,6 +109,7 @@ class LiveSessions:
                         on_close=partial(self._closed, index),
                         abandoned=self._abandoned,
                         admit=partial(self._quotas.admit_session, index),
+                        private=private,
                     )
             except BaseException:
                 self._closed(index)

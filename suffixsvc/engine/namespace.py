@@ -93,6 +93,8 @@ class Namespace:
         output_token_ids: TokenIds | None = None,
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
+        *,
+        private: bool = False,
     ) -> Session:
         """Begin a generation.
 
@@ -102,6 +104,8 @@ class Namespace:
                 output into prompt.
             labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
             reads: paths of further namespaces to draft from; output is written to this one only.
+            private: no other session drafts from what this one writes, and closing it stores nothing. What it
+                learns about the probabilities of drafts remains.
 
         Raises:
             InvalidTokensError, InvalidLabelsError, UnknownNamespaceError (in ``reads``, or this namespace was
@@ -115,6 +119,7 @@ class Namespace:
             validate_labels(labels),
             validate_reads(reads),
             self._tokenizer,
+            private=private,
         )
 
     def add_output(

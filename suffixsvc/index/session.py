@@ -73,6 +73,7 @@ class Session:
         on_close: Callable[[NewOutput | None], None],
         abandoned: Abandoned,
         admit: Admit,
+        private: bool = False,
     ) -> None:
         self._namespace = namespace
         self._read_namespaces = list(reads)  # kept alive by this reference
@@ -97,6 +98,8 @@ class Session:
         # before its text is in the index, so that a deletion finds it
         namespace.add_live(self._pending_commit)
         try:
+            if private:  # before its text, of which others must not see any
+                self._pending_commit.retract()
             self._native.append_context(prompt)
             if len(output):
                 self._native.append(output, False)

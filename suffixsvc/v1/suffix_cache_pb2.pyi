@@ -18,7 +18,7 @@ TREE_MODE_TREE: TreeMode
 TREE_MODE_AUTO: TreeMode
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ("namespace", "tokenizer", "prompt_token_ids", "output_token_ids", "labels", "reads", "verify_cost", "session_id", "no_learning")
+    __slots__ = ("namespace", "tokenizer", "prompt_token_ids", "output_token_ids", "labels", "reads", "verify_cost", "session_id", "no_learning", "private")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class OpenSessionRequest(_message.Message):
     VERIFY_COST_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     NO_LEARNING_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     tokenizer: str
     prompt_token_ids: bytes
@@ -44,7 +45,8 @@ class OpenSessionRequest(_message.Message):
     verify_cost: _types_pb2.VerifyCost
     session_id: str
     no_learning: bool
-    def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., output_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., reads: _Optional[_Iterable[str]] = ..., verify_cost: _Optional[_Union[_types_pb2.VerifyCost, _Mapping]] = ..., session_id: _Optional[str] = ..., no_learning: bool = ...) -> None: ...
+    private: bool
+    def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., output_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., reads: _Optional[_Iterable[str]] = ..., verify_cost: _Optional[_Union[_types_pb2.VerifyCost, _Mapping]] = ..., session_id: _Optional[str] = ..., no_learning: bool = ..., private: bool = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
     __slots__ = ("session_id", "length")

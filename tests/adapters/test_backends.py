@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from suffixsvc import SuffixCache
-from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError, StoreLockedError
-from suffixsvc_adapters import TrackerConfig
+from suffixsvc.errors import (
+    InvalidConfigError,
+    InvalidNamespaceError,
+    LimitExceededError,
+    ServiceUnavailableError,
+    StoreLockedError,
+)
+from suffixsvc_adapters import DraftRequest, TrackerConfig
 from suffixsvc_adapters.backends import AdapterSettings, open_tracker, read_settings
+from suffixsvc_client import SuffixClient
 from support.serving import serving, socket_dir
 
 TEXT = [11, 12, 13, 14, 15, 16, 17, 18]
@@ -72,6 +80,8 @@ def test_a_draft_is_never_longer_than_the_engine_verifies(given: int | None, dra
         ),
         ({"target": "unix:/x", "data": "/y"}, {}, "target and data must not both be set"),
         ({"step_timeout_s": 0.1}, {}, "step_timeout_s must only be set together with target"),
+        ({"mode": "remote"}, {}, "mode must only be set together with target"),
+        ({}, {"SUFFIXSVC_ADAPTER_MODE": "near"}, "mode must be one of auto, follow, remote; got 'near'"),
         ([1], {}, "must be a mapping"),
     ],
 )
@@ -97,37 +107,67 @@ def test_a_folder_remembers_and_is_taken_by_one_process_at_a_time(tmp_path: Path
         assert tracker.draft([2, *TEXT[:3]], written=3).token_ids.tolist() == TEXT[3:]
 
 
-def test_a_service_gets_the_steps_of_many_sequences_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rows over a real socket; and a service that is gone empties drafts and raises nothing."""
-    from suffixsvc_adapters import DraftRequest
-    from suffixsvc_client import SuffixClient
-
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of steps in the batched messages of clients that ask for drafts."""
     messages: list[int] = []
     real = SuffixClient.step_many
 
     def counted(client: SuffixClient, steps: Any) -> Any:
-        messages.append(len(steps))
+        asking = [given for _, given in steps if given.get("max_draft_tokens")]
+        if asking:  # a follower sends its text so, and asks for none
+            messages.append(len(asking))
         return real(client, steps)
 
     monkeypatch.setattr(SuffixClient, "step_many", counted)
-    with socket_dir() as folder, SuffixCache() as cache:
-        address = f"unix:{folder}/s.sock"
-        settings = AdapterSettings(target=address, step_timeout_s=20.0)
-        with serving(cache, address) as (_, bound):
-            assert bound == address
-            with open_tracker(settings, TrackerConfig()) as tracker:
-                tracker.draft([1, *TEXT], written=len(TEXT))
-                tracker.end_all()
-                tracker.draft([3, *TEXT], hint="gone", written=1)
-                rows = [
-                    DraftRequest([2, *TEXT[:3]], hint=0, written=3),
-                    DraftRequest([9, *TEXT[:5]], hint=1, written=5),
-                ]
-                first, second = tracker.draft_many(rows)
-                assert first.token_ids.tolist() == TEXT[3:]
-                assert second.token_ids.tolist() == TEXT[5:]
-                assert tracker.stats.failures == 0
-                assert messages == [2]
-        hasty = AdapterSettings(target=address, step_timeout_s=0.05)
-        with open_tracker(hasty, TrackerConfig()) as tracker:
+    return messages
+
+
+@pytest.mark.parametrize("mode", [None, "follow", "remote"])
+def test_two_rows_are_drafted_from_what_a_service_stores(mode: str | None, messages: list[int]) -> None:
+    """In this process without a message, unless the service drafts: then all rows in one."""
+    with (
+        socket_dir() as folder,
+        SuffixCache() as cache,
+        serving(cache, f"unix:{folder}/s.sock") as (_, address),
+    ):
+        settings = AdapterSettings(target=address, mode=mode, step_timeout_s=20.0)
+        with open_tracker(settings, TrackerConfig()) as tracker:
+            tracker.draft([1, *TEXT], written=len(TEXT))
+            tracker.end_all()
+            tracker.draft([3, *TEXT], hint="gone", written=1)
+            rows = [
+                DraftRequest([2, *TEXT[:3]], hint=0, written=3),
+                DraftRequest([9, *TEXT[:5]], hint=1, written=5),
+            ]
+            first, second = tracker.draft_many(rows)
+            assert first.token_ids.tolist() == TEXT[3:]
+            assert second.token_ids.tolist() == TEXT[5:]
+            assert tracker.stats.failures == 0
+            assert messages == ([2] if mode == "remote" else [])
+        assert cache.namespace("adapters").stats().outputs >= 1
+
+
+@pytest.mark.parametrize("mode", [None, "remote"])
+def test_a_service_that_is_gone_empties_drafts_and_raises_nothing(mode: str | None) -> None:
+    rows = [DraftRequest([2, *TEXT[:3]], hint=hint, written=3) for hint in range(2)]
+    with socket_dir() as folder:
+        settings = AdapterSettings(target=f"unix:{folder}/s.sock", mode=mode, step_timeout_s=0.05)
+        with open_tracker(settings, TrackerConfig()) as tracker:
             assert [len(draft) for draft in tracker.draft_many(rows)] == [0, 0]
+        with pytest.raises(ServiceUnavailableError):
+            open_tracker(replace(settings, mode="follow"), TrackerConfig())
+
+
+def test_a_service_that_allows_no_followers_drafts_itself() -> None:
+    with (
+        socket_dir() as folder,
+        SuffixCache() as cache,
+        serving(cache, f"unix:{folder}/s.sock", max_followers=0) as (_, address),
+    ):
+        cache.namespace("adapters").add_output(TEXT)
+        settings = AdapterSettings(target=address, step_timeout_s=20.0)
+        with open_tracker(settings, TrackerConfig()) as tracker:
+            assert tracker.draft([2, *TEXT[:3]], written=3).token_ids.tolist() == TEXT[3:]
+        with pytest.raises(LimitExceededError):
+            open_tracker(replace(settings, mode="follow"), TrackerConfig())

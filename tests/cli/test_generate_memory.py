@@ -104,11 +104,33 @@ def test_another_tokenizer_is_refused(
     assert "tokenizer" in ran.err
 
 
-def test_a_service_stores_outputs(generate: Generating, model: Path, folder: Path) -> None:
+@pytest.mark.parametrize("mode", [(), ("--mode", "follow"), ("--mode", "remote")])
+def test_a_service_stores_outputs(
+    generate: Generating, model: Path, folder: Path, mode: tuple[str, ...]
+) -> None:
     with SuffixCache() as cache, serving(cache, f"unix:{folder}/s") as (_, address):
-        runs = [generate(model, *PROMPT, "--service", address, "--json").turns[0] for _ in range(2)]
-    assert [run["text"] for run in runs] == [WRITTEN] * 2
-    assert runs[1]["sources"].count("namespace") > 10
+        service = ("--service", address, *mode, "--json")
+        runs = [generate(model, *PROMPT, *service).turns[0] for _ in range(2)]
+        runs.append(generate(model, *PROMPT, *service, "--no-commit").turns[0])
+        assert cache.stats().outputs == 2, "the last was not to be stored"
+    assert [run["text"] for run in runs] == [WRITTEN] * 3
+    assert all(run["sources"].count("namespace") > 10 for run in runs[1:])
+
+
+def test_a_service_without_followers_drafts_itself(generate: Generating, model: Path, folder: Path) -> None:
+    with (
+        SuffixCache() as cache,
+        serving(cache, f"unix:{folder}/s", max_followers=0) as (_, address),
+    ):
+        for _ in range(2):
+            ran = generate(model, *PROMPT, "--service", address, "--json")
+        assert "the service drafts, by a call per step: " in ran.err
+        assert ran.turns[0]["sources"].count("namespace") > 10
+        ran = generate(model, *PROMPT, "--service", address, "--no-commit")
+        assert (ran.code, ran.out) == (0, WRITTEN + "\n")
+        assert "a private session needs a follower" in ran.err
+        ran = generate(model, *PROMPT, "--service", address, "--mode", "follow")
+        assert (ran.code, ran.out) == (2, "")
 
 
 def test_a_full_service_costs_only_its_drafts(generate: Generating, model: Path, folder: Path) -> None:
@@ -124,14 +146,15 @@ def test_a_full_service_costs_only_its_drafts(generate: Generating, model: Path,
     assert "outputs are not stored: " in ran.err
 
 
+@pytest.mark.parametrize("mode", ["auto", "remote"])
 def test_an_unreachable_service_costs_only_its_drafts(
-    generate: Generating, model: Path, folder: Path
+    generate: Generating, model: Path, folder: Path, mode: str
 ) -> None:
-    ran = generate(model, *PROMPT, "--service", f"unix:{folder}/missing")
+    ran = generate(model, *PROMPT, "--service", f"unix:{folder}/missing", "--mode", mode)
     assert (ran.code, ran.out) == (0, WRITTEN + "\n")
     assert "continuing without the service" in ran.err
     assert "the output is not stored: " in ran.err
-    assert "the service did not answer in" in ran.err
+    assert ("the service did not answer in" in ran.err) == (mode == "remote")
 
 
 def test_a_killed_service_costs_only_its_drafts(

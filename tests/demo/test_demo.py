@@ -86,6 +86,7 @@ def test_every_stage_runs_and_leaves_its_results(model: Path, folder: Path, tmp_
         "A crash",
         "All three layers",
         "Exactness",
+        "Two processes",
         "Done in",
         "Serve this model",
     ):
@@ -93,7 +94,14 @@ def test_every_stage_runs_and_leaves_its_results(model: Path, folder: Path, tmp_
     # checks that depend on speed can fail here, on a model of noise; the others must not
     failed = re.findall(r"Failed on this machine: (.*)", said)
     assert all(
-        check.startswith(("the second pass is faster", "the second pass drafts more", "first-match accepts"))
+        check.startswith(
+            (
+                "the second pass is faster",
+                "the second pass drafts more",
+                "first-match accepts",
+                "two processes",  # what a model of noise writes for two questions has nothing in common
+            )
+        )
         for check in failed
     )
     assert result.returncode == (1 if failed else 0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_follower import FollowerConfig, FollowerSession, connect
 from suffixsvc_openai.engine.memory import PAUSE_SECONDS, Memory, NotStored
 from suffixsvc_openai.engine.plans import Caller
 from support.hostile_service import hostile_service
@@ -22,7 +24,7 @@ from support.openai_serving import (
     settings_of,
     stream_on_every_lane,
 )
-from support.serving import ServeProcess, socket_dir
+from support.serving import ServeProcess, eventually, socket_dir
 
 TOKENS = 1500
 
@@ -63,7 +65,8 @@ def test_a_service_that_lies_costs_no_answer(cycle: Path) -> None:
     """Its drafts begin as the answer does, and go on with noise and invalid values."""
     with hostile_service(3, 512) as (service, address):
         service.truth = [*b"ab", *cycle_text("b", 400).encode()]
-        with running(settings_of(cycle, service=address)) as server, client_of(server) as client:
+        settings = settings_of(cycle, service=address, mode="remote")
+        with running(settings) as server, client_of(server) as client:
             for _ in range(3):
                 answer = client.completions.create(model="cycle", prompt="ab", max_tokens=400, temperature=0)
                 assert answer.choices[0].text == cycle_text("b", 400)
@@ -89,3 +92,34 @@ def test_ended_answers_do_not_wait_for_a_paused_service(service: ServeProcess) -
         assert not isinstance(sessions[3], NotStored)
         assert memory.end(sessions[3], [3, 4], 2, store=True, incomplete=False) is None
         assert sum(each.outputs for each in memory.stored("local")) >= 1
+
+
+def test_what_ended_while_the_service_was_paused_is_stored_when_it_answers(service: ServeProcess) -> None:
+    """A follower keeps it; private text is kept by nobody."""
+    now = [0.0]
+    with memory_of(service.address, call_timeout_s=0.3, clock=lambda: now[0]) as memory:
+        stored, later, private = (memory.open(Caller(store=store), [1, 2]) for store in (True, True, False))
+        service.send(signal.SIGSTOP)
+        for session, store, why in (
+            (stored, True, NotStored.SERVICE),
+            (later, True, NotStored.SERVICE),
+            (private, False, NotStored.NO_STORE),
+        ):
+            assert not isinstance(session, NotStored)
+            assert memory.end(session, [3, 4, 5], 2, store=store, incomplete=False) is why
+        service.send(signal.SIGCONT)
+        now[0] += PAUSE_SECONDS
+        eventually(
+            lambda: sum(each.outputs for each in memory.stored("local")) == 2, "both outputs are stored"
+        )
+
+
+@contextmanager
+def memory_of(address: str, *, call_timeout_s: float, clock: Callable[[], float]) -> Iterator[Memory]:
+    """Stored outputs of a service, through a follower of hasty calls."""
+    config = FollowerConfig(ClientConfig(call_timeout_s=call_timeout_s), connect_seconds=60)
+    backend = connect(address, mode="follow", config=config)
+    with Memory(
+        backend, "model", "tokenizer", clock=clock, sends_later=lambda each: isinstance(each, FollowerSession)
+    ) as memory:
+        yield memory

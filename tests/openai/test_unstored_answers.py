@@ -70,14 +70,16 @@ def test_others_do_not_draft_from_it_while_it_is_written(server: OpenAIServer) -
             assert answer.metrics["speculative_decoding"]["tokens_by_source"]["suffix"] > 0
 
 
-@pytest.mark.parametrize(("extra", "outputs"), [(NO_STORE, 0), ({}, 1)])
+@pytest.mark.parametrize(
+    ("mode", "extra", "outputs"), [("remote", NO_STORE, 0), ("remote", {}, 1), ("follow", NO_STORE, 0)]
+)
 def test_a_service_that_ends_its_session_stores_nothing(
-    cycle: Path, extra: dict[str, Any], outputs: int
+    cycle: Path, mode: str, extra: dict[str, Any], outputs: int
 ) -> None:
     """A service commits what a session has when it drains, or when the session is idle for too long."""
     with socket_dir() as folder, SuffixCache() as cache:
         with serving(cache, f"unix:{folder}/s") as (service, address):
-            settings = settings_of(cycle, service=address, context=1 << 14)
+            settings = settings_of(cycle, service=address, mode=mode, context=1 << 14)
             with running(settings) as server, under_way(server, **extra):
                 assert service.drain() == outputs
         stored = [cache.namespace(record.path).stats().outputs for record in cache.namespaces()]

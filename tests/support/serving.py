@@ -37,10 +37,10 @@ def socket_dir() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def serving(
-    cache: SuffixCache, address: str, limits: Limits | None = None
+    cache: SuffixCache, address: str, limits: Limits | None = None, **options: Any
 ) -> Iterator[tuple[SuffixServer, str]]:
-    """A server in this process; the address to connect to."""
-    server = SuffixServer(cache, [parse_address(address)], limits=limits)
+    """A server in this process; the address to connect to. ``options``: of SuffixServer."""
+    server = SuffixServer(cache, [parse_address(address)], limits=limits, **options)
     try:
         [bound] = server.start()
         yield server, bound

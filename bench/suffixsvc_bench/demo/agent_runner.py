@@ -32,6 +32,7 @@ class Answer:
         prompt, text: prompt and answer as text.
         result: the generation.
         seconds: decoding time with all costs of drafting.
+        process: that wrote it beside another one; "" outside of that stage.
     """
 
     call: Call
@@ -39,6 +40,7 @@ class Answer:
     text: str
     result: Result
     seconds: float
+    process: str = ""
 
     @property
     def outcome(self) -> Outcome:

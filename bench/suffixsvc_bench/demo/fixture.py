@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +17,13 @@ from suffixsvc.types import BackendNamespace, DraftSource
 from suffixsvc_bench.demo import show
 from suffixsvc_bench.demo.agent_runner import AgentRunner
 from suffixsvc_bench.demo.options import DemoOptions
+from suffixsvc_bench.demo.questions import Question
 from suffixsvc_bench.demo.setup import ModelSelection
+from suffixsvc_bench.demo.two_processes import LiveJob
 from suffixsvc_bench.replay.run import accepted_path
 from suffixsvc_bench.speculation.model_fixture import FixtureOptions, ModelFixture
 from suffixsvc_bench.speculation.speculator import Speculator
-from suffixsvc_client import ServiceStats
+from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
 from suffixsvc_driver.targets.llama.offload import Offload
 
 #: one slot per agent, two for the exactness checks and the repair turns
@@ -32,6 +35,8 @@ RESTART_TIMEOUT_SECONDS: Final = 30.0
 #: pause between attempts while the client's circuit breaker is open
 _AGAIN_AFTER_SECONDS: Final = 0.1
 _RECALL_DRAFT_TOKENS: Final = 32
+#: of a step while no model waits for it
+_RECALL_TIMEOUT_SECONDS: Final = 1.0
 
 
 class DemoFixture(ModelFixture):
@@ -39,7 +44,10 @@ class DemoFixture(ModelFixture):
 
     Attributes:
         runner: answers the agents' calls.
+        check: called while something is waited for.
     """
+
+    check: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -68,34 +76,50 @@ class DemoFixture(ModelFixture):
                 bar.update(task, completed=done, total=total, visible=True)
 
             super().__init__(options, folder, stack, on_progress)
-        self._namespace = self.namespace(f"demo/{selection.name}")
-        speculator = Speculator(self.target, self.curve, self._namespace, self.draft_model)
+        self._path = f"demo/{selection.name}"
+        namespace = self.namespace(self._path)
+        speculator = Speculator(self.target, self.curve, namespace, self.draft_model)
         self.runner = AgentRunner(self.model, speculator)
         self._describe(console)
 
     def recover(self, prompt: Sequence[int], answer: Sequence[int]) -> tuple[ServiceStats, int]:
         """Statistics of the service after a restart, and the tokens of an earlier answer that it drafts.
 
-        Both are retried until the client is connected again and the service drafts any of the tokens.
+        A new client asks, because the follower has copies of everything. Both are retried until the service
+        answers and drafts any of the tokens.
 
         Raises:
             ServiceError: the service did not answer within 30 seconds.
         """
         deadline = time.monotonic() + RESTART_TIMEOUT_SECONDS
-        while True:
-            try:
-                stats = self.client.stats()
-                break
-            except ServiceError:
+        with SuffixClient(self.address, ClientConfig(step_timeout_s=_RECALL_TIMEOUT_SECONDS)) as client:
+            while True:
+                try:
+                    stats = client.stats()
+                    break
+                except ServiceError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(_AGAIN_AFTER_SECONDS)
+            namespace = client.namespace(self._path, self.fingerprint)
+            deadline = time.monotonic() + RESTART_TIMEOUT_SECONDS
+            while not (right := count_recalled_tokens(namespace, prompt, answer)):
                 if time.monotonic() > deadline:
-                    raise
+                    break
                 time.sleep(_AGAIN_AFTER_SECONDS)
-        deadline = time.monotonic() + RESTART_TIMEOUT_SECONDS
-        while not (right := count_recalled_tokens(self._namespace, prompt, answer)):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_AGAIN_AFTER_SECONDS)
         return stats, right
+
+    def live_job(self, questions: tuple[Question, Question]) -> LiveJob:
+        """The job of two processes that share the cores, in a namespace that only they write to."""
+        return LiveJob(
+            self.options.target,
+            replace(self.settings, threads=max(1, self.options.threads // 2), slots=1),
+            self.options.offload,
+            self.curve.expected(),
+            self.address,
+            f"{self._path}/live",
+            questions,
+        )
 
     def _describe(self, console: Console) -> None:
         curve = self.curve.expected()
@@ -106,7 +130,9 @@ class DemoFixture(ModelFixture):
             f"the model: {curve.seconds_per_step * 1e3:.0f} ms for a step of one token; "
             f"cost of wider steps by tokens, in such steps: {widths}"
         )
-        console.print(f"the service: process {self.service.pid}, a unix socket, an LMDB store")
+        console.print(
+            f"the service: process {self.service.pid}, a unix socket, an LMDB store; this process follows it"
+        )
         if self.draft_worker is not None and self.options.draft is not None:
             console.print(
                 f"the draft worker: process {self.draft_worker.pid}, {self.options.draft.stem}, "

@@ -22,7 +22,8 @@ TEMPLATE: Final = Path(__file__).with_name("page.html")
 KINDS: Final = {
     "target": ("target", "chosen by the large model without a draft, one step for each such token"),
     "prompt": ("prompt lookup", "copied from the call's own prompt or output, at almost no cost"),
-    "suffix": ("suffix", "drafted by the service from the output of another call"),
+    "suffix": ("suffix", "drafted from the stored output of another call"),
+    "live": ("live text", "drafted from what another process was writing at the same time"),
     "draft-model": ("draft model", "drafted by a small model, which takes time to compute"),
 }
 
@@ -77,8 +78,14 @@ def render(
 
 
 def _count(answers: Iterable[Answer]) -> dict[str, int]:
-    counts = Counter(EVIDENCE[source] for answer in answers for source in answer.result.sources)
+    counts = Counter(kind for answer in answers for kind in _kinds(answer))
     return {kind: counts[kind] for kind in KINDS}
+
+
+def _kinds(answer: Answer) -> list[str]:
+    """Kind of each token. Beside another process, all text of others is its live text."""
+    kinds = [EVIDENCE[source] for source in answer.result.sources]
+    return ["live" if answer.process and kind == "suffix" else kind for kind in kinds]
 
 
 def _class(kind: str) -> str:
@@ -116,12 +123,12 @@ def _answer(answer: Answer, token_bytes: Callable[[int], bytes]) -> str:
     texts = token_texts(result.token_ids, token_bytes)
     spans = "".join(
         f'<span class="{_class(kind)}" title="{KINDS[kind][0]}">{html.escape(text)}</span>'
-        for text, kind in zip(texts, (EVIDENCE[source] for source in result.sources), strict=True)
+        for text, kind in zip(texts, _kinds(answer), strict=True)
         if text
     )
     stats = result.stats
     return (
-        f"<h3>{html.escape(answer.call.agent.name)}</h3>"
+        f"<h3>{html.escape(answer.process or answer.call.agent.name)}</h3>"
         f"<p class=small>{stats.tokens} tokens in {stats.steps} steps of the model: "
         f"MAT {stats.mat:.2f}; {stats.accepted} of {stats.drafted} drafted tokens accepted</p>"
         f"<pre>{spans}</pre>"

@@ -23,8 +23,9 @@ from suffixsvc_bench.demo.endpoint import request_line, server_line
 from suffixsvc_bench.demo.fixture import DemoFixture
 from suffixsvc_bench.demo.options import DemoOptions
 from suffixsvc_bench.demo.pipeline import Call, answer_question
-from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, FIRST_PASS, SECOND_PASS, Question
+from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, FIRST_PASS, LIVE, SECOND_PASS, Question
 from suffixsvc_bench.demo.setup import ModelSelection, choose_models
+from suffixsvc_bench.demo.two_processes import live_tokens, write_together
 from suffixsvc_bench.report.output import require_file_path
 from suffixsvc_bench.speculation.paired import Interval, Outcome, Pair, median_ratio
 from suffixsvc_driver.decode.exactness import Exactness, check_exactness
@@ -82,6 +83,7 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path]) -> int:
             console.print("a SQLite shop: customers, products, orders (the same rows every time)")
             fixture = DemoFixture(chosen, folder, threads, options, console, stack)
             fixture.runner.speculator.on_step = lambda _: signals.check()
+            fixture.check = signals.check
             record = recorder(options.record, model=chosen.name, tokenizer=fixture.fingerprint)
             with record as write:
                 demo = Demo(options, chosen, shop, console, fixture, began, write)
@@ -123,6 +125,7 @@ class Demo:
         if self.chosen.draft is not None:
             checked.append(self._first_match()[-1])
         exactness = self._exactness(checked[:1] if self.options.quick else checked)
+        self._two_processes()
         self._write_report(first, second, restarted, exactness)
         self.console.print(f"\nDone in {(time.monotonic() - self.began) / 60:.1f} minutes.")
         for check in self.failed_checks:
@@ -305,6 +308,24 @@ class Demo:
             "First-match", "The same agents under a policy that uses all three layers.", answers
         )
 
+    def _two_processes(self) -> None:
+        show.heading(self.console, "Two processes: each drafts from what the other one is writing")
+        answers = write_together(self.fixture.live_job(LIVE), self.fixture.check)
+        for answer in answers:
+            stats = answer.result.stats
+            self.console.print(
+                f"{answer.process}: {answer.call.question.text}\n    {stats.tokens} tokens, {stats.mat:.2f} "
+                f"per step (MAT); {live_tokens([answer])} of them drafted from the other one's live text",
+                markup=False,
+            )
+        self._check(live_tokens(answers) > 0, "two processes draft from each other's live text")
+        self._section(
+            "Two processes",
+            "Two processes, each with a model of its own, wrote these answers at the same time, in a "
+            "namespace that nothing else writes to. Both follow it.",
+            answers,
+        )
+
     def _exactness(self, answers: Sequence[Answer]) -> Exactness:
         show.heading(self.console, f"Exactness: checking {len(answers)} calls against plain decoding")
         found = Exactness(0, 0, ())
@@ -319,19 +340,19 @@ class Demo:
     def _write_report(
         self, first: list[Answer], second: list[Answer], restarted: list[Answer], exactness: Exactness
     ) -> None:
-        counts = self.fixture.client.counts
-        empty = ", ".join(f"{number} {reason}" for reason, number in counts.empty.items() if number)
+        every = [answer for section in self.sections for answer in section.answers if not answer.process]
+        queries = show.total(every).layers["suffix"]
         shares = {"first pass": first, "second pass": second, "first call after the crash": restarted[:1]}
         facts = [
             ("target model", self.chosen.name),
             ("draft model", self.chosen.draft.stem if self.chosen.draft else "none"),
             ("speed-up over plain decoding, second pass, median of paired calls", str(self.speedup)),
-            *((f"tokens from the service, {of}", f"{show.suffix_share(a):.1%}") for of, a in shares.items()),
-            *(("exactness", line) for line in exactness.describe().splitlines()),
-            (
-                "queries to the service",
-                f"{counts.steps} steps, {counts.drafts} with a draft; without an answer: {empty or 'none'}",
+            *(
+                (f"tokens from outputs of other calls, {of}", f"{show.suffix_share(a):.1%}")
+                for of, a in shares.items()
             ),
+            *(("exactness", line) for line in exactness.describe().splitlines()),
+            ("steps that asked for outputs of other calls, in this process", str(queries.asked)),
         ]
         report.render(
             self.options.report,

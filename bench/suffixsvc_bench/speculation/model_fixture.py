@@ -1,4 +1,4 @@
-"""Fixture of measurements on a real model: target with measured step costs, service, client, draft worker."""
+"""Fixture of measurements on a real model: target with measured step costs, service and follower, worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from suffixsvc.runtime.child_process import ChildProcess, ChildProcesses
 from suffixsvc.types import BackendNamespace
-from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_client import ClientConfig
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.profile.target_cost import measured_curve
@@ -20,6 +20,7 @@ from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.llama.offload import ALL_LAYERS, Offload
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
+from suffixsvc_follower import FollowerConfig, connect
 
 #: bounds of the client's step timeout, seconds; between them it is the duration of a plain step
 STEP_TIMEOUT: Final = (0.005, 0.05)
@@ -82,7 +83,9 @@ class ModelFixture:
     Attributes:
         model, target: the target model and a context of it.
         curve: cost of the target's steps; every step corrects it.
-        client, service: the client, and the service's process.
+        settings: of the target's contexts.
+        address: of the service.
+        client, service: a follower of the service, and the service's process.
         fingerprint: of the target's tokenizer.
         draft_worker: process of the draft worker; None without a draft model.
         draft_seconds: seconds per token of the draft model, measured by its worker; 0 without one.
@@ -102,25 +105,26 @@ class ModelFixture:
         self.model = stack.enter_context(
             LlamaModel(options.target, experts_used=options.experts, offload=options.offload)
         )
-        self._settings = ContextSettings(
+        self.settings = ContextSettings(
             context_size=options.context,
             slots=options.slots,
             threads=options.threads,
             max_width=options.max_width,
             kv_type=options.kv_type,
         )
-        self.target = stack.enter_context(LlamaTarget(self.model, self._settings))
+        self.target = stack.enter_context(LlamaTarget(self.model, self.settings))
         self._targets = [self.target]
         self.curve = measured_curve(
             self.target, rounds=options.rounds, progress=measuring, again=options.again
         )
         self.fingerprint = self.model.vocabulary.fingerprint
         self._children = stack.enter_context(ChildProcesses(folder))
-        self._address = f"unix:{folder / 'service.sock'}"
+        self.address = f"unix:{folder / 'service.sock'}"
         self.service = self.start_service()
         low, high = STEP_TIMEOUT
         config = ClientConfig(step_timeout_s=min(high, max(low, self.curve.seconds_per_step)))
-        self.client = stack.enter_context(SuffixClient(self._address, config))
+        self.client = connect(self.address, mode="follow", config=FollowerConfig(config))
+        stack.callback(self.client.close)
         self.draft_seconds = 0.0
         self.draft_worker: ChildProcess | None = None
         self.draft_model: Callable[[], Layer] | None = None
@@ -130,13 +134,13 @@ class ModelFixture:
 
     def start_service(self) -> ChildProcess:
         """Start the service on the fixture's data folder; return when it answers."""
-        self.service = self._children.start_service(self._folder / "data", self._address)
+        self.service = self._children.start_service(self._folder / "data", self.address)
         return self.service
 
     def targets(self, count: int) -> Sequence[LlamaTarget]:
         """``count`` targets of the same model, each with its own context."""
         while len(self._targets) < count:
-            self._targets.append(self._stack.enter_context(LlamaTarget(self.model, self._settings)))
+            self._targets.append(self._stack.enter_context(LlamaTarget(self.model, self.settings)))
         return self._targets[:count]
 
     def namespace(self, name: str) -> BackendNamespace:

@@ -1,4 +1,4 @@
-"""Stored outputs of ``suffixsvc generate``: sessions of an embedded engine or of a service."""
+"""Stored outputs of ``suffixsvc generate``: sessions of an embedded engine, a follower or a client."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from suffixsvc.config import MAX_NAMESPACE_BYTES
+from suffixsvc.config import MAX_NAMESPACE_BYTES, validate_mode
 from suffixsvc.errors import (
     LimitExceededError,
     ServiceError,
+    ServiceUnavailableError,
     StoreError,
     StoreLockedError,
     TokenizerMismatchError,
@@ -22,10 +23,13 @@ from suffixsvc_cli.generate.options import Options
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
     from suffixsvc_client import SuffixClient
+    from suffixsvc_follower import Follower
 
 #: bounds of the client's step timeout, seconds; between them it is the duration of a plain step
 _STEP_TIMEOUT_S: Final = (0.005, 0.05)
 _CALL_TIMEOUT_S: Final = 10.0
+#: time that a follower may take to copy the namespace before the first token
+_COPY_TIMEOUT_S: Final = 5.0
 
 Notify = Callable[[str], None]
 
@@ -35,7 +39,7 @@ class Memory:
 
     Args:
         namespace: namespace of the session.
-        commit: store what is written.
+        commit: store what is written, and let others draft from it meanwhile.
         notify: called with failures at the end, which are not errors because the text is complete.
     """
 
@@ -52,7 +56,8 @@ class Memory:
         """A session with exactly this prompt.
 
         The session of the previous turn is continued if the prompt extends it; otherwise a new one is opened.
-        None, with a notification, if the store has no space for a session.
+        None, with a notification, if the store has no space for a session, or the service would have to draft
+        for one whose text it must not get.
 
         Raises:
             SuffixError: ``open_session`` failed permanently, for example with another tokenizer.
@@ -63,8 +68,10 @@ class Memory:
         else:
             self.end()
             try:
-                self._session = self._namespace.open_session(prompt, labels={"agent": "generate"})
-            except LimitExceededError as error:
+                self._session = self._namespace.open_session(
+                    prompt, labels={"agent": "generate"}, private=not self._commit
+                )
+            except (LimitExceededError, ServiceUnavailableError) as error:
                 self._notify(f"outputs are not stored: {error}")
         self._token_ids = prompt
         return self._session
@@ -112,7 +119,8 @@ def open_memory(
     """
     with ExitStack() as stack:
         if options.service is not None:
-            backend: Backend = stack.enter_context(_service(options.service, step_seconds, notify))
+            opened = _service(options, (namespace, fingerprint), step_seconds, notify)
+            backend: Backend = stack.enter_context(opened)
         else:
             backend = cache = stack.enter_context(_engine(options.data))
             if options.preload:
@@ -148,22 +156,40 @@ def _preload(cache: SuffixCache, names: str, fingerprint: str) -> list[str]:
 
 
 @contextmanager
-def _service(address: str, step_seconds: float, notify: Notify) -> Iterator[SuffixClient]:
+def _service(
+    options: Options, namespace: tuple[str, str], step_seconds: float, notify: Notify
+) -> Iterator[Follower | SuffixClient]:
     from suffixsvc_client import ClientConfig, SuffixClient
+    from suffixsvc_follower import FollowerConfig, connect
 
+    address = options.service or ""
     low, high = _STEP_TIMEOUT_S
     step_timeout = min(high, max(low, step_seconds)) if step_seconds else high
-    config = ClientConfig(step_timeout_s=step_timeout, call_timeout_s=_CALL_TIMEOUT_S)
-    with SuffixClient(address, config) as client:
+    config = FollowerConfig(ClientConfig(step_timeout_s=step_timeout, call_timeout_s=_CALL_TIMEOUT_S))
+    with connect(address, [namespace], validate_mode(options.mode or "auto"), config) as backend:
         try:
-            client.server_info()
+            backend.server_info()
         except ServiceError as error:
             notify(f"continuing without the service at {address}: {error.message}")
+        else:
+            if not isinstance(backend, SuffixClient):
+                _wait_for_copy(backend, namespace, notify)
         try:
-            yield client
+            yield backend
         finally:
-            unanswered = {str(reason): number for reason, number in client.counts.empty.items() if number}
-            if unanswered:
+            counts = backend.counts
+            unanswered = {str(reason): number for reason, number in counts.empty.items() if number}
+            if unanswered and isinstance(backend, SuffixClient):
                 why = ", ".join(f"{number} {reason}" for reason, number in unanswered.items())
-                steps = client.counts.steps
-                notify(f"the service did not answer in {sum(unanswered.values())} of {steps} steps: {why}")
+                notify(
+                    f"the service did not answer in {sum(unanswered.values())} of {counts.steps} steps: {why}"
+                )
+
+
+def _wait_for_copy(follower: Follower, namespace: tuple[str, str], notify: Notify) -> None:
+    """Wait for the namespace, so that its outputs are drafted from the first token on."""
+    path, fingerprint = namespace
+    if follower.refusal is not None:
+        notify(f"the service drafts, by a call per step: {follower.refusal.message}")
+    elif not follower.wait(path, _COPY_TIMEOUT_S, tokenizer=fingerprint):
+        notify(f"the namespace {path} is still being copied: its outputs are drafted from when it is here")

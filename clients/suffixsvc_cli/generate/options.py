@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from suffixsvc.config import validate_mode
 from suffixsvc.errors import InvalidConfigError, ListenError
 from suffixsvc.verb_options import argument, option
 from suffixsvc_models.load_options import LoadOptions
@@ -62,11 +63,20 @@ class Options(LoadOptions):
         help="Store outputs in a data folder, as `suffixsvc serve` does. Default: in memory only.",
     )
     service: str | None = _memory(None, metavar="ADDRESS", help="Store outputs in a running service.")
+    mode: str | None = _memory(
+        None,
+        metavar="auto|follow|remote",
+        help="Who drafts from a service's outputs: this process, from a copy of the namespace (follow), or "
+        "the service, by a call per step (remote).",
+        show_default="auto: this process where the service allows that",
+    )
     namespace: str | None = _memory(
         None, help="Namespace to draft from and to store outputs in.", show_default="the model's name"
     )
     preload: str | None = _memory(None, help="Recipes to draft from in addition: sql,json,code, or folders.")
-    no_commit: bool = _memory(False, "--no-commit", help="Do not store the outputs.")
+    no_commit: bool = _memory(
+        False, "--no-commit", help="Do not store the outputs, nor show them to others as they are written."
+    )
     draft: str | None = _drafting(
         None,
         metavar="MODEL|ADDRESS",
@@ -154,6 +164,10 @@ class Options(LoadOptions):
             if getattr(self, one) and getattr(self, other):
                 names = f"--{one} and --{other.replace('_', '-')}"
                 raise InvalidConfigError(f"{names} must not be given together: {why}")
+        if self.mode is not None:
+            if self.service is None:
+                raise InvalidConfigError("--mode must only be given with --service", got=self.mode)
+            validate_mode(self.mode)
         if self.service is not None:
             from suffixsvc.service.listeners.listen import parse_address
 

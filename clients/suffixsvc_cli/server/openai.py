@@ -75,6 +75,13 @@ class OpenAIOptions(LoadOptions):
     cache: str | None = option(
         None, metavar="ADDRESS", help="Store outputs in a running service: unix:PATH or HOST:PORT."
     )
+    mode: str | None = option(
+        None,
+        metavar="auto|follow|remote",
+        help="Who drafts from a service's outputs: this process, from copies of the namespaces in use "
+        "(follow), or the service, by a call per step (remote).",
+        show_default="auto: this process where the service allows that",
+    )
     api_keys: Path | None = option(
         None,
         metavar="FILE.toml",
@@ -101,6 +108,7 @@ def openai(options: OpenAIOptions) -> None:
     without texts and keys. SIGTERM or Ctrl-C ends the server after running answers have ended.
     """
     # imported here so that --help is fast
+    from suffixsvc.config import validate_mode
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc.service.listeners.listen import TcpAddress, parse_address
     from suffixsvc.service.logs import configure_logs
@@ -117,6 +125,10 @@ def openai(options: OpenAIOptions) -> None:
         raise InvalidConfigError(
             "--data and --cache must not be given together: outputs are stored in one place"
         )
+    if options.mode is not None:
+        if options.cache is None:
+            raise InvalidConfigError("--mode must only be given with --cache", got=options.mode)
+        validate_mode(options.mode)
     keys = read_keys(options.api_keys)
     configure_logs(options.log_format.value)
     engine = engine_settings(options)
@@ -141,6 +153,7 @@ def engine_settings(options: OpenAIOptions) -> EngineSettings:
         ModelError: a model is missing or malformed.
     """
     import suffixsvc_models as models
+    from suffixsvc.config import validate_mode
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc_driver.layers.draft_models import DraftProcess, check_draft
     from suffixsvc_driver.profile.settings_file import Settings, read_settings
@@ -193,6 +206,7 @@ def engine_settings(options: OpenAIOptions) -> EngineSettings:
         options.queue,
         options.data,
         options.cache,
+        validate_mode(options.mode or "auto"),
         settings.driver,
         DraftingSettings(
             settings.prompt_lookup, settings.suffix, settings.draft_model, options.draft, process

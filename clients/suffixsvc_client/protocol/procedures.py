@@ -245,7 +245,7 @@ class Procedures:
             try:
                 yield self.call(state.close_request(pb.CloseSessionRequest(discard=True)))
             except ServiceError as error:
-                if state.has_output:
+                if state.has_output and not state.private:
                     log.warning(_DISCARD_NOT_ANSWERED, state.session_id, state.namespace, error)
         state.on_close(None)
 

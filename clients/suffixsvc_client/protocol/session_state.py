@@ -52,6 +52,7 @@ class SessionState:
         session_id: str = "",
         *,
         learns: bool = True,
+        private: bool = False,
     ) -> None:
         self._lock = threading.RLock()
         self.namespace = namespace
@@ -59,6 +60,7 @@ class SessionState:
         self._labels = validate_labels(labels)
         self._reads = [validate_namespace(path) for path in validate_reads(reads)]
         self._learns = learns
+        self.private = private
         self._tokens = TokenLog(as_token_array(prompt, "prompt_token_ids"))
         if output is not None:
             self._tokens.append(as_token_array(output, "output_token_ids"), output=True)
@@ -240,6 +242,7 @@ class SessionState:
                 reads=self._reads,
                 session_id=self.session_id,
                 no_learning=not self._learns,
+                private=self.private,
             )
 
     def replay_requests(self, reply: pb.OpenSessionReply) -> list[StepOrAppend]:

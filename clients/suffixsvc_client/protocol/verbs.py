@@ -117,6 +117,7 @@ class SessionVerbs:
             LimitExceededError, TokenizerMismatchError, UnknownNamespaceError: the service refused the
             session, and its output cannot be stored; close it with ``commit=False``.
         """
+        commit = commit and not self.state.private
         options = pb.CloseSessionRequest(discard=not commit, incomplete=incomplete, no_wait=not wait)
         return self._procedures.close(self.state, options)
 
@@ -153,6 +154,7 @@ class NamespaceVerbs(Generic[S]):
         session_id: str = "",
         *,
         learns: bool = True,
+        private: bool = False,
     ) -> Procedure[S]:
         """Begin a generation. If the service cannot be reached, the session is opened later, and its drafts
         are empty until then.
@@ -165,6 +167,9 @@ class NamespaceVerbs(Generic[S]):
             reads: paths of other namespaces to draft from; output is stored in this one only.
             session_id: id at the service, unused so far, such as a UUID; "" = one is chosen.
             learns: drafting at the service learns from the tokens. False if the caller drafts by itself.
+            private: the service drafts for the session, but no other session drafts from what it writes, and
+                closing it stores nothing. Its text is sent to the service all the same: only a follower
+                (``suffixsvc_follower``) drafts without that.
 
         Raises:
             InvalidTokensError, InvalidLabelsError, InvalidNamespaceError: nothing was sent.
@@ -180,6 +185,7 @@ class NamespaceVerbs(Generic[S]):
             reads,
             session_id,
             learns=learns,
+            private=private,
         )
         yield from self._procedures.open(state)
         return self._new_session(SessionVerbs(self._procedures, state))

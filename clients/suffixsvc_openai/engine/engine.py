@@ -21,6 +21,7 @@ from typing import Final
 import structlog
 
 from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc.types import Mode
 from suffixsvc_driver.cost.live_curve import LiveCurve
 from suffixsvc_driver.decode.chat_session import prompt_tokens
 from suffixsvc_driver.decode.detokenize_stream import StopStrings
@@ -72,6 +73,7 @@ class EngineSettings:
         queue_size: largest number of answers that wait for a lane.
         data: folder of the stored outputs.
         service: address of a service that stores them instead; without either they stay in memory.
+        mode: who drafts from a service's outputs, see ``suffixsvc_follower.connect``.
         driver: decides what is drafted.
         drafting: what drafts.
         offload: the part of the model that is on GPUs.
@@ -83,6 +85,7 @@ class EngineSettings:
     queue_size: int = 256
     data: Path | None = None
     service: str | None = None
+    mode: Mode = "auto"
     driver: DriverConfig = field(default_factory=DriverConfig)
     drafting: DraftingSettings = field(default_factory=DraftingSettings)
     offload: Offload = field(default_factory=Offload)
@@ -151,7 +154,9 @@ class Engine(ClosedOnExit):
             self._longest_text = (self.context_size + 8) * max(map(len, self.texts))
             tokenizer = self.model.vocabulary.fingerprint
             self._memory = opened.enter_context(
-                open_memory(settings.data, settings.service, self.model.digest, tokenizer, principals)
+                open_memory(
+                    settings.data, settings.service, self.model.digest, tokenizer, principals, settings.mode
+                )
             )
             self._readers = ThreadPoolExecutor(1, "suffixsvc-stored")
             opened.callback(self._readers.shutdown, cancel_futures=True)

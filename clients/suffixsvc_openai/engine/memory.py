@@ -1,4 +1,4 @@
-"""Stored outputs of the server: sessions of an embedded engine or of a service.
+"""Stored outputs of the server: sessions of an embedded engine, of a follower or of a client.
 
 The namespace of a call is ``PRINCIPAL/NAME/MODEL``: callers of one principal that name the same share what
 their agents wrote, and outputs of one model never draft for another.
@@ -27,7 +27,7 @@ from suffixsvc.errors import (
     UnknownOutputError,
 )
 from suffixsvc.runtime.closing import ClosedOnExit
-from suffixsvc.types import Backend, BackendSession, OutputId
+from suffixsvc.types import Backend, BackendSession, Mode, OutputId
 from suffixsvc_openai.engine.attempts import Attempts
 from suffixsvc_openai.engine.plans import Caller
 
@@ -89,7 +89,7 @@ class MemorySession(BackendSession, Protocol):
     def length(self) -> int:
         """Tokens so far, the prompt included."""
 
-    def close(self, commit: bool = True, *, incomplete: bool = False) -> OutputId | None:
+    def close(self, commit: bool = True, *, incomplete: bool = False, wait: bool = True) -> OutputId | None:
         """See ``suffixsvc.index.Session.close``."""
 
 
@@ -102,6 +102,8 @@ class Memory(ClosedOnExit):
         tokenizer: fingerprint of its tokenizer.
         clock: seconds, for the pause after a service did not answer.
         most_namespaces: of a principal; None: no limit.
+        sends_later: whether a session that is closed without waiting keeps its output until its service
+            answers.
     """
 
     def __init__(
@@ -111,9 +113,11 @@ class Memory(ClosedOnExit):
         tokenizer: str,
         clock: Callable[[], float] = time.monotonic,
         most_namespaces: int | None = None,
+        sends_later: Callable[[object], bool] = lambda _session: False,
     ) -> None:
         self._backend, self._model, self._tokenizer = backend, model, tokenizer
         self._clock, self._most_namespaces = clock, most_namespaces
+        self._sends_later = sends_later
         self._paused_until = float("-inf")
 
     def path_of(self, caller: Caller, name: str) -> str:
@@ -121,7 +125,7 @@ class Memory(ClosedOnExit):
         return f"{caller.principal}/{name}/{self._model}"
 
     def open(self, caller: Caller, prompt_ids: Sequence[int]) -> MemorySession | NotStored:
-        """Open a session with exactly this prompt.
+        """Open a session with exactly this prompt; a private one for a caller who wants nothing stored.
 
         Namespaces of ``reads`` that do not exist have no outputs yet, and are left out.
 
@@ -139,10 +143,14 @@ class Memory(ClosedOnExit):
             self._require_capacity(caller.principal, path)
             namespace = self._backend.namespace(path, self._tokenizer)
             try:
-                session: Any = namespace.open_session(prompt_ids, labels=labels, reads=reads or None)
+                session: Any = namespace.open_session(
+                    prompt_ids, labels=labels, reads=reads or None, private=not caller.store
+                )
             except UnknownNamespaceError:
                 reads = self._existing(reads)
-                session = namespace.open_session(prompt_ids, labels=labels, reads=reads or None)
+                session = namespace.open_session(
+                    prompt_ids, labels=labels, reads=reads or None, private=not caller.store
+                )
         except InvalidInputError:
             raise
         except SuffixError as error:
@@ -187,7 +195,8 @@ class Memory(ClosedOnExit):
 
         For :data:`PAUSE_SECONDS` after a service did not answer in time, sessions are left to it, which ends
         idle ones: each would wait for it again. What those of answers with ``store`` have by then it stores
-        as incomplete; private ones have no output.
+        as incomplete; private ones have no output. Sessions of a follower are closed without waiting instead:
+        it sends what they wrote when the service answers.
 
         Args:
             session: the session.
@@ -199,16 +208,18 @@ class Memory(ClosedOnExit):
             path: its namespace.
 
         Returns:
-            Why the output is not stored; None if it is.
+            Why the output is not stored, or not yet; None if it is.
         """
         reason = _reason(token_ids, store=store, incomplete=incomplete, attempts=attempts)
         if self._clock() < self._paused_until:
+            if self._sends_later(session):
+                with suppress(LimitExceededError):  # the session is too long: it is stored as far as it fits
+                    _append_rest(session, () if reason else token_ids, prompt)
+                self._close_later(session, reason, incomplete=incomplete)
             return reason or NotStored.SERVICE
         stored, failure = False, NotStored.LIMIT  # a limit is no error of a session
         try:
-            missing = () if reason else token_ids[session.length - prompt :]
-            if missing:
-                session.step(missing, max_draft_tokens=0, at=session.length)
+            _append_rest(session, () if reason else token_ids, prompt)
             output = session.close(commit=reason is None, incomplete=incomplete)
             stored = output is not None
             if attempts is not None and output is not None:
@@ -219,14 +230,32 @@ class Memory(ClosedOnExit):
             failure = NotStored.SERVICE
             self._paused_until = self._clock() + PAUSE_SECONDS
             _log.warning("outputs are not stored for a while", seconds=PAUSE_SECONDS, reason=str(error))
+            if self._sends_later(session):
+                self._close_later(session, reason, incomplete=incomplete)
         except SuffixError as error:
             failure = NotStored.of(error)
             _log.warning("the output of a call is not stored", reason=str(error))
-            try:
-                session.close(commit=False)
-            except SuffixError as second:
-                _log.warning("a session cannot be closed", reason=str(second))
+            if isinstance(error, ServiceError) and self._sends_later(session):
+                self._close_later(session, reason, incomplete=incomplete)
+            else:
+                self._discard(session)
         return None if stored else reason or failure
+
+    def _close_later(self, session: MemorySession, reason: NotStored | None, *, incomplete: bool) -> None:
+        """Close a session that sends its output when its service answers."""
+        try:
+            session.close(commit=reason is None, incomplete=incomplete, wait=False)
+        except SuffixError as error:
+            _log.warning("a session cannot be closed", reason=str(error))
+            self._discard(session)
+
+    @staticmethod
+    def _discard(session: MemorySession) -> None:
+        """Close a session without its output."""
+        try:
+            session.close(commit=False)
+        except SuffixError as error:
+            _log.warning("a session cannot be closed", reason=str(error))
 
     def _forget(self, path: str, output: OutputId | None) -> None:
         """Delete an output, if it still exists."""
@@ -263,7 +292,12 @@ class Memory(ClosedOnExit):
 
 
 def open_memory(
-    data: Path | None, service: str | None, model: str, tokenizer: str, principals: int = 1
+    data: Path | None,
+    service: str | None,
+    model: str,
+    tokenizer: str,
+    principals: int = 1,
+    mode: Mode = "auto",
 ) -> Memory:
     """Open stored outputs: of a service, else of a data folder, else in memory only.
 
@@ -272,21 +306,34 @@ def open_memory(
         model, tokenizer: see :class:`Memory`.
         principals: number of principals, which get equal numbers of the namespaces; a service has its own
             limits.
+        mode: who drafts from a service's outputs, see ``suffixsvc_follower.connect``.
 
     Raises:
         StoreError: the data folder cannot be used.
         InvalidConfigError: the address is invalid. A service that does not answer is no error.
+        SuffixError: with ``mode="follow"``, why the service does not let this process follow.
     """
     if service is not None:
-        from suffixsvc_client import ClientConfig, SuffixClient  # noqa: PLC0415  # gRPC, where it is used
+        from suffixsvc_client import ClientConfig  # noqa: PLC0415  # gRPC, where it is used
+        from suffixsvc_follower import FollowerConfig, FollowerSession, connect  # noqa: PLC0415  # as above
 
-        config = ClientConfig(step_timeout_s=_STEP_TIMEOUT, call_timeout_s=_CALL_TIMEOUT)
-        return Memory(SuffixClient(service, config), model, tokenizer)
+        client = ClientConfig(step_timeout_s=_STEP_TIMEOUT, call_timeout_s=_CALL_TIMEOUT)
+        backend = connect(service, mode=mode, config=FollowerConfig(client))
+        return Memory(
+            backend, model, tokenizer, sends_later=lambda session: isinstance(session, FollowerSession)
+        )
     from suffixsvc import SuffixCache  # noqa: PLC0415  # the core and LMDB, where they are used
 
     limits = Limits()
     most = max(1, limits.max_namespaces // principals) if principals > 1 else None
     return Memory(SuffixCache(data, limits=limits), model, tokenizer, most_namespaces=most)
+
+
+def _append_rest(session: MemorySession, token_ids: Sequence[int], prompt: int) -> None:
+    """Append the tokens of an answer that its session lacks."""
+    missing = token_ids[session.length - prompt :]
+    if missing:
+        session.step(missing, max_draft_tokens=0, at=session.length)
 
 
 def _reason(

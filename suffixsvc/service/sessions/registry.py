@@ -94,7 +94,7 @@ class SessionRegistry:
             return None
         try:
             namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
-            entry.session = namespace.open_session(*arguments)
+            entry.session = namespace.open_session(*arguments, private=request.private)
         except BaseException:
             self.table.remove_unopened(entry)
             raise
@@ -233,7 +233,7 @@ class SessionRegistry:
         left: tuple[OutputId, ...] = ()
         if expired:
             left = (entry.resumed_outputs or entry.previous_outputs) if output_id is None else (output_id,)
-        refused = expired and wrote and output_id is None
+        refused = expired and wrote and session.visible and output_id is None
         self._end(entry, ClosedSession(identity, output_id, expired, left, refused=refused))
         if output_id is not None or not commit:
             incomplete_outputs.forget(self._cache, replaced, output_id)
