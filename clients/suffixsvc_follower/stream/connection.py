@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 #: pauses between attempts
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
-#: lease of a service that has not been reached yet
-_LEASE_SECONDS: Final = 15.0
 #: pause after a refusal: too many followers may become fewer, and a service may be replaced by a later one
 _REFUSED_PAUSE: Final = 10.0
 #: errors of a stream that say nothing about whether the service lets it follow
@@ -84,12 +82,6 @@ class Connection(ClosedOnExit):
     def _closed(self) -> bool:
         return self._state is FollowState.CLOSED
 
-    @property
-    def lease_seconds(self) -> float:
-        """Time without a message after which nothing of others is drafted from."""
-        welcome = self._applier.welcome
-        return _LEASE_SECONDS if welcome is None else welcome.lease_seconds
-
     def wait_for_answer(self, seconds: float) -> FollowState:
         """Wait until the service lets it follow, or does not; the state then, or after ``seconds``."""
         with self._changed:
@@ -112,11 +104,13 @@ class Connection(ClosedOnExit):
     def end_lease(self) -> None:
         """Stop drafting from what others wrote if the service has been silent for its lease; to be called
         several times a second."""
-        silent = time.monotonic() - self._applier.last_message
-        if silent < self.lease_seconds or self._closed or self._state is FollowState.LAPSED:
-            return
-        held = self._applier.position is not None
-        self._applier.clear()
+        lease = self._applier.lease
+        with self._applier.lock:
+            if not lease.over or self._closed:
+                return
+            silent, held = lease.silent_seconds, self._applier.position is not None
+            self._applier.clear()
+            lease.end()
         with self._changed:
             if self._closed:
                 return
@@ -184,16 +178,21 @@ class Connection(ClosedOnExit):
                 hello.position.CopyFrom(position_to_proto(position))
             call.send(pb.WatchRequest(hello=hello))
             for reply in call.replies():
-                self._applier.apply(reply)
+                received_at = time.monotonic()
+                if self._applier.lease.over:
+                    # the process was stopped: what was received meanwhile may be as old as the stop
+                    self.end_lease()
+                    raise ServiceUnavailableError("the lease was over before the next message was read")
+                self._applier.apply(reply, received_at)
                 if reply.WhichOneof("reply") == "welcome":
                     self._welcomed(call, reply.welcome)
-                elif self._applier.applied_deletions:
-                    self._applier.applied_deletions = False
+                elif self._applier.report_due:
+                    self._applier.report_due = False
                     self.report_position()
 
     def report_position(self) -> None:
         """Tell the service what is applied."""
-        position = self._applier.position
+        position = self._applier.applied
         if position is not None:
             self.send(pb.WatchRequest(report=pb.FollowerReport(applied=position_to_proto(position))))
 
@@ -203,6 +202,7 @@ class Connection(ClosedOnExit):
             if self._closed:
                 call.cancel()
                 return
+            self._applier.begin_stream()
             self._call, self.refusal = call, None
             # added to the table after this: sent by follow()
             self._set(FollowState.FOLLOWING)
@@ -231,8 +231,8 @@ class Connection(ClosedOnExit):
 
 
 def _follow(entry: Followed) -> pb.WatchRequest:
+    # contents of which a part is missing have to be sent again
+    generation = 0 if entry.loading is not None else entry.generation
     return pb.WatchRequest(
-        follow=pb.FollowNamespace(
-            namespace=entry.path, tokenizer=entry.tokenizer, generation=entry.generation
-        )
+        follow=pb.FollowNamespace(namespace=entry.path, tokenizer=entry.tokenizer, generation=generation)
     )
