@@ -48,6 +48,7 @@ class Follower(ClosedOnExit):
         self._named = [(validate_namespace(path), tokenizer) for path, tokenizer in namespaces]
         self._lock = threading.Lock()
         self._forks = Forks.count
+        self._inherited: list[FollowerParts] = []
         self._current = self._new_parts()
 
     def _new_parts(self) -> FollowerParts:
@@ -63,6 +64,8 @@ class Follower(ClosedOnExit):
             self._lock = threading.Lock()  # a thread of the parent may have held the other one
             with self._lock:
                 if self._forks != Forks.count:
+                    # never destroyed: a thread of the parent may have held a lock in it
+                    self._inherited.append(self._current)
                     self._current = self._new_parts()
                     self._forks = Forks.count
         return self._current
@@ -116,7 +119,7 @@ class Follower(ClosedOnExit):
         """
         parts = self._parts
         entry = parts.follow(validate_namespace(path), tokenizer)
-        if parts.connection.wait_for_answer(timeout_s or 1e9) is FollowState.REFUSED:
+        if parts.connection.wait_for_answer(1e9 if timeout_s is None else timeout_s) is FollowState.REFUSED:
             refusal: SuffixError | None = parts.connection.refusal
             if refusal is not None:
                 raise refusal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -30,6 +31,8 @@ from suffixsvc_follower.uplink.uplink import Uplink
 #: period of the background task, and the number of periods from a report of use to the next
 _TICK_SECONDS: Final = 0.25
 _TICKS_PER_REPORT: Final = 4
+#: time after the end of a session for which the service may still send its text
+_ENDED_SECONDS: Final = 60.0
 #: limits of local sessions; the service applies its own when it opens them
 _LIMITS: Final = Limits()
 
@@ -50,10 +53,12 @@ class FollowerParts(ClosedOnExit):
         segments = SegmentSource(config.segment_cache, config.max_segment_cache_bytes, self._channel.fetch)
         #: ids of this process's sessions, whose live text is here already
         self._own: set[str] = set()
+        #: of these, those that are over, with the times
+        self._ended: deque[tuple[float, str]] = deque()
         self.table = FollowedTable(self._new_entry)
         self._opener = SegmentOpener(self.table, segments)
         self.applier = Applier(self.table, self._opener)
-        self.uplink = Uplink(self.client, config.max_unsent_tokens)
+        self.uplink = Uplink(self.client, config.max_unsent_tokens, self._session_ended)
         self._abandoned: Abandoned = deque()
         self._reports = UseReports(self.table)
         self._ticks = 0
@@ -101,9 +106,13 @@ class FollowerParts(ClosedOnExit):
         if not private:
             session_id = str(uuid4())
             self._own.add(session_id)  # before the service can send its text back
-            sent = remote.open_session(
-                prompt, output if len(output) else None, labels, reads or None, session_id, learns=False
-            )
+            try:
+                sent = remote.open_session(
+                    prompt, output if len(output) else None, labels, reads or None, session_id, learns=False
+                )
+            except BaseException:
+                self._session_ended(session_id)
+                raise
         try:
             entries = [self.follow(path, tokenizer) for path in (remote.path, *self._reads(reads, tokenizer))]
             session = FollowerSession(
@@ -116,9 +125,11 @@ class FollowerParts(ClosedOnExit):
                 remote=sent,
                 uplink=self.uplink,
                 abandoned=self._abandoned,
+                lease=self.applier.lease,
             )
         except BaseException:
             if sent is not None:
+                self._session_ended(sent.verbs.state.session_id)
                 sent.close(commit=False)
             raise
         for entry in entries:
@@ -136,6 +147,9 @@ class FollowerParts(ClosedOnExit):
         copy.mirrors.own = self._own
         return Followed(path, tokenizer, copy)
 
+    def _session_ended(self, session_id: str) -> None:
+        self._ended.append((time.monotonic(), session_id))
+
     # ---------------------------------------------------------------------------------------- background
 
     def _tick(self) -> None:
@@ -148,14 +162,15 @@ class FollowerParts(ClosedOnExit):
         if self._ticks % _TICKS_PER_REPORT:
             return
         self.uplink.retry()
+        while self._ended and self._ended[0][0] < time.monotonic() - _ENDED_SECONDS:
+            self._own.discard(self._ended.popleft()[1])
         for entry in self.table.take_idle(self._config.idle_seconds):
             self.connection.send(pb.WatchRequest(unfollow=pb.UnfollowNamespace(namespace=entry.path)))
-            with self.applier.lock:
-                entry.clear()
+            self.applier.drop(entry)
         self._report()
 
     def _report(self, *, last: bool = False) -> None:
-        position = self.applier.position
+        position = self.applier.applied
         if position is not None and self.connection.state is FollowState.FOLLOWING:
             self.connection.send(pb.WatchRequest(report=self._reports.next(position, last=last)))
 
@@ -165,7 +180,7 @@ class FollowerParts(ClosedOnExit):
             return
         self._closed = True
         self._task.stop()
-        self.uplink.close()
+        self.uplink.close(self._config.client.call_timeout_s)
         self._report(last=True)
         self.connection.close()
         self._opener.close()

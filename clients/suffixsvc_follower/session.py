@@ -6,11 +6,24 @@ import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from suffixsvc import core
 from suffixsvc.config import Limits
+from suffixsvc.errors import SessionClosedError
 from suffixsvc.index import Abandoned, Session
-from suffixsvc.types import Labels, NewOutput, OutputId, TokenArray
+from suffixsvc.types import (
+    Draft,
+    Labels,
+    NewOutput,
+    OutputId,
+    TokenArray,
+    TokenIds,
+    Verified,
+    VerifyCost,
+)
 from suffixsvc_client import ClientSession
+from suffixsvc_client.transport.interface import Forks
 from suffixsvc_follower.contents.namespace_copy import NamespaceCopy
+from suffixsvc_follower.stream.lease import Lease
 from suffixsvc_follower.uplink.output_sender import OutputSender
 from suffixsvc_follower.uplink.sent_session import SentSession
 from suffixsvc_follower.uplink.uplink import Uplink
@@ -36,6 +49,9 @@ class FollowerSession(Session):
         reads: copies of the others.
         remote: the session at the service, opened with the same tokens; None: nothing leaves this process.
         uplink: sends what is written.
+        lease: drafts are empty after its end, until nothing of others is held.
+
+    In a forked child of the process that opened it, every method raises SessionClosedError.
     """
 
     def __init__(
@@ -50,7 +66,10 @@ class FollowerSession(Session):
         remote: ClientSession | None,
         uplink: Uplink,
         abandoned: Abandoned,
+        lease: Lease,
     ) -> None:
+        self._forks = Forks.count
+        self._lease = lease
         sender = OutputSender(copy, uplink)
         super().__init__(
             copy,
@@ -78,8 +97,47 @@ class FollowerSession(Session):
         """The session at the service; None for a private session."""
         return self._sender.sent
 
+    def step(
+        self,
+        new_token_ids: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+        at: int | None = None,
+        verified: Verified | tuple[int, int, int] | None = None,
+    ) -> Draft:
+        """See ``suffixsvc.index.Session.step``."""
+        if self._forks != Forks.count:
+            raise _forked_error()
+        if self._lease.over:
+            max_draft_tokens = 0
+        return super().step(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
+
+    def append_context(self, token_ids: TokenIds) -> None:
+        """See ``suffixsvc.index.Session.append_context``."""
+        if self._forks != Forks.count:
+            raise _forked_error()
+        super().append_context(token_ids)
+
+    def draft_after(
+        self,
+        context: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+        bounds: core.DraftBounds | None = None,
+    ) -> Draft:
+        """See ``suffixsvc.index.Session.draft_after``."""
+        if self._forks != Forks.count:
+            raise _forked_error()
+        if self._lease.over:
+            max_draft_tokens = 0
+        return super().draft_after(context, max_draft_tokens, verify_cost, tree, bounds)
+
     def retract(self) -> None:
         """Retract this session's output for good, at the service as well. Idempotent."""
+        if self._forks != Forks.count:
+            raise _forked_error()
         super().retract()
         if self.sent is not None and not self.sent.closing:
             self._uplink.discard(self.sent)
@@ -105,6 +163,8 @@ class FollowerSession(Session):
             LimitExceededError, TokenizerMismatchError, UnknownNamespaceError: the service refused the
             session, and its output cannot be stored; close it with ``commit=False``.
         """
+        if self._forks != Forks.count:
+            raise _forked_error()
         self._sender.waits = wait
         sent = self.sent
         output_id = super().close(
@@ -115,3 +175,11 @@ class FollowerSession(Session):
             if not sent.closing:
                 self._uplink.discard(sent)
         return output_id
+
+
+def _forked_error() -> SessionClosedError:
+    return SessionClosedError(
+        "a session must be used in the process that opened it",
+        got="a forked child of that process",
+        remedy="Open a session in this process.",
+    )

@@ -100,6 +100,7 @@ class Session:
         try:
             if private:  # before its text, of which others must not see any
                 self._pending_commit.retract()
+                self._stepper.stop_learning()  # what is learned is shared
             self._native.append_context(prompt)
             if len(output):
                 self._native.append(output, False)

@@ -126,6 +126,7 @@ def test_a_private_session_leaves_nothing_at_the_service(cache: SuffixCache, fol
     assert session.close() is None
     assert len(logged(cache, PATH)) == 1
     assert follower.counts.steps - sent.steps <= 1  # of the other session
+    assert not followed(follower, PATH).copy.learner.changed, "nothing is learned that could be reported"
 
 
 def test_an_abandoned_session_is_discarded(cache: SuffixCache, follow: Connect) -> None:

@@ -397,6 +397,11 @@ class NamespaceCopy(NamespaceIndex):
         _finish(decided)
 
     @property
+    def following(self) -> bool:
+        """Whether it holds contents, or receives them."""
+        return self._following
+
+    @property
     def pending_writes(self) -> int:
         """Number of own writes that are not decided."""
         with self._lock:

@@ -30,8 +30,6 @@ _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 #: time for the service to read what was sent before the end
 _FAREWELL_SECONDS: Final = 1.0
-#: lease of a service that has not been reached yet
-_LEASE_SECONDS: Final = 15.0
 #: pause after a refusal: too many followers may become fewer, and a service may be replaced by a later one
 _REFUSED_PAUSE: Final = 10.0
 #: errors of a stream that say nothing about whether the service lets it follow
@@ -86,12 +84,6 @@ class Connection(ClosedOnExit):
     def _closed(self) -> bool:
         return self._state is FollowState.CLOSED
 
-    @property
-    def lease_seconds(self) -> float:
-        """Time without a message after which nothing of others is drafted from."""
-        welcome = self._applier.welcome
-        return _LEASE_SECONDS if welcome is None else welcome.lease_seconds
-
     def wait_for_answer(self, seconds: float) -> FollowState:
         """Wait until the service lets it follow, or does not; the state then, or after ``seconds``."""
         with self._changed:
@@ -114,11 +106,13 @@ class Connection(ClosedOnExit):
     def end_lease(self) -> None:
         """Stop drafting from what others wrote if the service has been silent for its lease; to be called
         several times a second."""
-        silent = time.monotonic() - self._applier.last_message
-        if silent < self.lease_seconds or self._closed or self._state is FollowState.LAPSED:
-            return
-        held = self._applier.position is not None
-        self._applier.clear()
+        lease = self._applier.lease
+        with self._applier.lock:
+            if not lease.over or self._closed:
+                return
+            silent, held = lease.silent_seconds, self._applier.position is not None
+            self._applier.clear()
+            lease.end()
         with self._changed:
             if self._closed:
                 return
@@ -189,19 +183,24 @@ class Connection(ClosedOnExit):
                 hello.position.CopyFrom(position_to_proto(position))
             call.send(pb.WatchRequest(hello=hello))
             for reply in call.replies():
-                self._applier.apply(reply)
+                received_at = time.monotonic()
+                if self._applier.lease.over:
+                    # the process was stopped: what was received meanwhile may be as old as the stop
+                    self.end_lease()
+                    raise ServiceUnavailableError("the lease was over before the next message was read")
+                self._applier.apply(reply, received_at)
                 if reply.WhichOneof("reply") == "welcome":
                     self._welcomed(call, reply.welcome)
                     continue
                 for entry in self._applier.take_to_load():
                     call.send(_follow(entry))
-                if self._applier.applied_deletions:
-                    self._applier.applied_deletions = False
+                if self._applier.report_due:
+                    self._applier.report_due = False
                     self.report_position()
 
     def report_position(self) -> None:
         """Tell the service what is applied."""
-        position = self._applier.position
+        position = self._applier.applied
         if position is not None:
             self.send(pb.WatchRequest(report=pb.FollowerReport(applied=position_to_proto(position))))
 
@@ -211,12 +210,12 @@ class Connection(ClosedOnExit):
             if self._closed:
                 call.cancel()
                 return
+            self._applier.begin_stream()
             self._call, self.refusal = call, None
             # added to the table after this: sent by follow()
             self._set(FollowState.FOLLOWING)
             for entry in self._table.values():
                 call.send(_follow(entry))
-                entry.confirmed = False
 
     def _ended(self, error: SuffixError) -> bool:
         """Record the end of a stream; whether the service refused it."""
@@ -240,8 +239,8 @@ class Connection(ClosedOnExit):
 
 
 def _follow(entry: Followed) -> pb.WatchRequest:
-    # the position of the last stream does not hold for what it had not confirmed when it ended
-    generation = entry.generation if entry.confirmed else 0
+    # contents of which a part is missing have to be sent again
+    generation = 0 if entry.loading is not None else entry.generation
     return pb.WatchRequest(
         follow=pb.FollowNamespace(namespace=entry.path, tokenizer=entry.tokenizer, generation=generation)
     )

@@ -35,8 +35,6 @@ class Followed:
         #: digests of the headers of its segments, by name
         self.digests: Mapping[str, bytes] = {}
         self.generation = 0
-        #: the position of the stream holds for it: the service has sent something about it in this stream
-        self.confirmed = False
         #: what its learner had learned when that was last reported; b"": the shipped tables
         self.learned_base = b""
         #: contents that are being received
@@ -54,7 +52,7 @@ class Followed:
     def clear(self) -> None:
         """Stop drafting from what others wrote."""
         self.ready.clear()
-        self.generation, self.loading, self.confirmed = 0, None, False
+        self.generation, self.loading = 0, None
         self.copy.clear()
 
 

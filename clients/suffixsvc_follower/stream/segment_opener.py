@@ -56,9 +56,9 @@ class SegmentOpener(ClosedOnExit):
         found = (self._open(entry, each, fetch=False) for each in sealed.segments if each.name not in held)
         return [each for each in found if each is not None]
 
-    def fetch_missing(self) -> None:
-        """Begin to fetch what is missing, in the background, if anything is."""
-        if any(entry.copy.missing_segments() for entry in self._table.values()):
+    def fetch_missing(self, entry: Followed) -> None:
+        """Begin to fetch what a namespace lacks, in the background, if anything is missing."""
+        if entry.copy.missing_segments():
             self._task.wake()
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.errors import ServiceUnavailableError, UnsupportedVersionError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.transport.channels import Channels, close_channel
 from suffixsvc.v1 import watch_pb2
@@ -97,6 +97,12 @@ class WatchCall(ClosedOnExit):
             for data in self._call:
                 yield parse(watch_pb2.WatchReply, data)
         except grpc.RpcError as error:
+            if self._call.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise UnsupportedVersionError(
+                    "the service must have Watch, to be followed",
+                    got=str(self._call.details())[:200],
+                    remedy='Upgrade the service, or connect with mode="remote".',
+                ) from None
             raise error_from_rpc(error) from None
 
     def finish(self) -> None:

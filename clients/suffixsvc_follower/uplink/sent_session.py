@@ -20,11 +20,13 @@ class SentSession:
     Attributes:
         lock: held around every call but those of properties.
         closing: a close was begun, which sends the text from then on.
+        first_id: the id under which it was opened; a session that the service lost can get another one.
     """
 
     def __init__(self, native: core.Session, remote: ClientSession) -> None:
         self._native = native
         self.remote = remote
+        self.first_id = remote.verbs.state.session_id
         self._recorded = len(native)
         self.lock = threading.Lock()
         self.closing = False

@@ -5,7 +5,7 @@
 
 Nothing is queued per token: the thread compares the length of each session's text with what it has recorded.
 The record is the journal (``suffixsvc_client.protocol.token_log``): a session that the service lost is opened
-again from it.
+again from it. Closes that nobody waits for are in unsent_closes.py until the service has answered.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any, Final
 from suffixsvc.core import WriteSignal
 from suffixsvc.errors import ServiceError, ServiceUnavailableError, SuffixError
 from suffixsvc.runtime.closing import ClosedOnExit
-from suffixsvc.types import OutputId
 from suffixsvc_client import SuffixClient
 from suffixsvc_follower.uplink.sent_session import SentSession
+from suffixsvc_follower.uplink.unsent_closes import OnClosed, UnsentClose, UnsentCloses
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +34,9 @@ _LONGEST_WINDOW: Final = 0.02
 _WINDOW_PER_COST: Final = 20
 #: seconds after which sessions are looked at although none has told that it wrote
 _IDLE_SECONDS: Final = 0.5
-#: closes that wait for the service's disk concurrently: its group commit writes them together
-_CLOSERS: Final = 16
-
-#: receives the id of the stored output, None where nothing was stored, or the error of the close
-OnClosed = Callable[[OutputId | None, SuffixError | None], None]
+#: closes that wait for the service's disk concurrently: its group commit writes them together. Half of them
+#: are left to closes that are waited for
+_CLOSERS: Final = 32
 
 
 class Uplink(ClosedOnExit):
@@ -47,16 +45,17 @@ class Uplink(ClosedOnExit):
     Args:
         client: of the service.
         max_unsent_tokens: see ``FollowerConfig``.
+        on_ended: called with the first id of every session that is over at the service, or given up.
     """
 
-    def __init__(self, client: SuffixClient, max_unsent_tokens: int) -> None:
+    def __init__(
+        self, client: SuffixClient, max_unsent_tokens: int, on_ended: Callable[[str], None] = lambda _id: None
+    ) -> None:
         self._client = client
-        self._max_unsent = max_unsent_tokens
+        self._on_ended = on_ended
         self._lock = threading.Lock()
         self._sessions: set[SentSession] = set()
-        #: closes that are sent again: session, incomplete, receiver
-        self._retries: deque[tuple[SentSession, bool, OnClosed]] = deque()
-        self._unsent = 0
+        self._unsent = UnsentCloses(max_unsent_tokens)
         #: sessions that were garbage-collected before they were closed
         self.abandoned: deque[SentSession] = deque()
         #: told when sessions write tokens
@@ -82,30 +81,55 @@ class Uplink(ClosedOnExit):
             on_closed: called once, on another thread.
         """
         session.closing = True
-        work = partial(self._close, session, incomplete=incomplete, waits=waits, on_closed=on_closed)
-        if not self._submit(work):
+        if not waits:
+            self._add_unsent(UnsentClose(session, commit=True, incomplete=incomplete, on_closed=on_closed))
+            return
+
+        def refuse() -> None:
             session.closing = False
-            on_closed(None, ServiceUnavailableError("the follower is closed", remedy="Connect again."))
+            on_closed(None, _closed_error())
+
+        work = partial(self._close, session, incomplete=incomplete, on_closed=on_closed)
+        if not self._submit(work, on_cancelled=refuse):
+            refuse()
 
     def discard(self, session: SentSession) -> None:
-        """End a session without its output, in the background. Any thread, without locks. Idempotent."""
+        """End a session without its output, in the background. Idempotent."""
         session.closing = True
-        self._remove(session)
-        if not self._submit(partial(self._discard, session)):
-            log.warning("a session is left to the service, which ends it when it is idle")
+        self._add_unsent(UnsentClose(session, commit=False))
 
-    def close(self) -> None:
-        """Wait for the closes that were begun, and end the threads. Idempotent."""
+    def retry(self) -> None:
+        """Send the closes again that the service did not answer, and end the sessions that were
+        garbage-collected; to be called about once a second."""
+        while self.abandoned:
+            session = self.abandoned.popleft()
+            if not session.closing:
+                self.discard(session)
+        self._unsent.retry()
+        self._send_unsent()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the service has everything: no session is open, and none is being closed."""
+        with self._lock:
+            return not (self._sessions or self.abandoned or len(self._unsent))
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Wait for the closes that were begun, at most so long, and end the threads. Idempotent.
+
+        Calls that the service does not answer end with their timeouts, or when the client is closed.
+        """
+        if self._closed:
+            return
+        deadline = time.monotonic() + seconds
+        self._unsent.wait(seconds)
         self._closed = True
         self.written.notify()
         if self._thread is not threading.current_thread():
-            self._thread.join()
-        self._closers.shutdown()
-        error = ServiceUnavailableError("the follower was closed before the service answered")
-        while self._retries:
-            session, _, on_closed = self._retries.popleft()
-            log.error("the output of session %s is lost: the service did not answer", session.session_id)
-            on_closed(None, error)
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._closers.shutdown(wait=False, cancel_futures=True)
+        for each in self._unsent.take_all():
+            self._give_up(each, _closed_error())
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -141,13 +165,12 @@ class Uplink(ClosedOnExit):
 
     # ------------------------------------------------------------------------------------------ closing
 
-    def _close(self, session: SentSession, *, incomplete: bool, waits: bool, on_closed: OnClosed) -> None:
+    def _close(self, session: SentSession, *, incomplete: bool, on_closed: OnClosed) -> None:
+        """A close that is waited for."""
         try:
             with session.lock:
                 output_id = session.close(commit=True, incomplete=incomplete)
         except SuffixError as error:
-            if not waits and isinstance(error, ServiceError) and self._keep(session, incomplete, on_closed):
-                return
             session.closing = False
             on_closed(None, error)
         except BaseException as error:
@@ -158,51 +181,71 @@ class Uplink(ClosedOnExit):
             self._remove(session)
             on_closed(output_id, None)
 
-    def _keep(self, session: SentSession, incomplete: bool, on_closed: OnClosed) -> bool:
-        """Keep a close to be sent again; whether there was room, that of older ones included."""
-        lost: list[tuple[SentSession, bool, OnClosed]] = []
-        with self._lock:
-            self._sessions.discard(session)
-            if self._closed or len(session) > self._max_unsent:
-                return False
-            self._retries.append((session, incomplete, on_closed))
-            self._unsent += len(session)
-            while self._unsent > self._max_unsent:
-                lost.append(self._retries.popleft())
-                self._unsent -= len(lost[-1][0])
-        for oldest, _, receive in lost:
-            log.error("the output of session %s is lost: too much waits for the service", oldest.session_id)
-            receive(None, ServiceUnavailableError("too many tokens wait for the service"))
-        return True
+    def _add_unsent(self, close: UnsentClose) -> None:
+        self._remove(close.session, over=False)
+        if self._closed:
+            self._give_up(close, _closed_error())
+            return
+        for each in self._unsent.add(close):
+            self._give_up(each, ServiceUnavailableError("too many tokens wait for the service"))
+        self._send_unsent()
 
-    def retry(self) -> None:
-        """Send the closes again that the service did not answer, and end the sessions that were
-        garbage-collected; to be called about once a second."""
-        while self.abandoned:
-            session = self.abandoned.popleft()
-            if not session.closing:
-                self.discard(session)
-        with self._lock:
-            due, self._retries = self._retries, deque()
-            self._unsent = 0
-        for session, incomplete, on_closed in due:
-            self.close_session(session, incomplete=incomplete, waits=False, on_closed=on_closed)
+    def _send_unsent(self) -> None:
+        while (close := self._unsent.next()) is not None:
+            if not self._submit(partial(self._attempt, close)):
+                self._unsent.failed(close)
+                return
 
-    def _discard(self, session: SentSession) -> None:
+    def _attempt(self, close: UnsentClose) -> None:
+        """A close that nobody waits for."""
         try:
-            with session.lock:
-                session.close(commit=False)
+            with close.session.lock:
+                output_id = close.session.close(commit=close.commit, incomplete=close.incomplete)
+        except ServiceError:
+            self._unsent.failed(close)
         except SuffixError as error:
-            log.warning("session %s ends at the service when it is idle: %s", session.session_id, error)
+            if self._unsent.remove(close):
+                self._give_up(close, error)
+        except BaseException as error:
+            if self._unsent.remove(close):
+                self._give_up(close, ServiceUnavailableError("a close failed", got=repr(error)[:200]))
+            raise
+        else:
+            if self._unsent.remove(close):
+                self._on_ended(close.session.first_id)
+                close.on_closed(output_id, None)
+        self._send_unsent()
 
-    def _remove(self, session: SentSession) -> None:
+    def _give_up(self, close: UnsentClose, error: SuffixError) -> None:
+        session_id = close.session.session_id
+        if close.commit:
+            log.error("the output of session %s is lost: %s", session_id, error)
+        else:
+            log.warning("session %s ends at the service when it is idle: %s", session_id, error)
+        self._on_ended(close.session.first_id)
+        close.on_closed(None, error)
+
+    def _remove(self, session: SentSession, *, over: bool = True) -> None:
         with self._lock:
             self._sessions.discard(session)
+        if over:
+            self._on_ended(session.first_id)
 
-    def _submit(self, work: Callable[[], None]) -> bool:
-        """Run work on the pool; False after :meth:`close`."""
+    def _submit(self, work: Callable[[], None], on_cancelled: Callable[[], None] = lambda: None) -> bool:
+        """Run work on the pool; False after :meth:`close`, and at the end of the interpreter.
+
+        Args:
+            on_cancelled: called if :meth:`close` comes before the work begins.
+        """
         try:
-            self._closers.submit(work)
+            future = self._closers.submit(work)
         except RuntimeError:
             return False
+        future.add_done_callback(lambda done: on_cancelled() if done.cancelled() else None)
         return True
+
+
+def _closed_error() -> ServiceUnavailableError:
+    return ServiceUnavailableError(
+        "the follower was closed before the service answered", remedy="Connect again."
+    )

@@ -162,6 +162,8 @@ class FollowerStream:
                 )
 
     def _request(self, path: str, follow: pb.FollowNamespace | None) -> None:
+        if follow is not None:  # before its next report, which ends what the stream before this one carried
+            self._registry.follow(self.follower, path)
         with self._lock:
             self._pending.pop(path, None)
             self._pending[path] = follow

@@ -87,6 +87,9 @@ class WatchReplies:
         self._compare_manifests = False
         #: namespaces whose contents have to be sent, or sent again
         self._to_send: dict[str, None] = {}
+        #: of these, those of which the follower may hold older contents: until they are replaced, it must not
+        #: be told a position, which it would report as applied
+        self._stale: set[str] = set()
         #: namespaces whose live text begins again
         self._to_begin_again: dict[str, None] = {}
         #: namespaces whose live text began in this round
@@ -149,6 +152,8 @@ class WatchReplies:
 
     def _heartbeat(self) -> Iterator[bytes]:
         """Send the position, if it is awaited or nothing else was sent for long."""
+        if self._stale:
+            return
         awaited = self._told.lsn < self._registry.awaited <= self._position.lsn
         if awaited or time.monotonic() - self._sent_at >= self._heartbeat_seconds:
             yield self._tell(self._writer.position(self._position))
@@ -184,7 +189,10 @@ class WatchReplies:
         self._forget_generation(path)
         followed = self._followed[path] = Followed(path, follow.tokenizer)
         self._to_send[path] = None
-        if not follow.generation or self._held is None:
+        if not follow.generation:
+            return
+        self._stale.add(path)
+        if self._held is None:
             return
         generation, tokenizer = self._feed.record(path)
         if generation != follow.generation or not _matches(follow.tokenizer, tokenizer):
@@ -201,6 +209,7 @@ class WatchReplies:
             except TooLargeError:
                 return
         del self._to_send[path]
+        self._stale.discard(path)
         followed.generation = generation
         self._paths[generation] = path
         self._compare_manifests = True
@@ -216,6 +225,7 @@ class WatchReplies:
         self._forget_generation(path)
         self._followed.pop(path, None)
         self._to_send.pop(path, None)
+        self._stale.discard(path)
         self._to_begin_again.pop(path, None)
         self._live.unsubscribe(self._stream.subscriber, path)
         self._registry.unfollow(self._stream.follower, path)
@@ -250,7 +260,8 @@ class WatchReplies:
             yield from self._find_other_generations()
         for path in list(self._to_send)[:_CONTENTS_PER_ROUND]:
             yield from self._contents(path)
-        yield from self._log_changes()
+        if not self._stale:
+            yield from self._log_changes()
         if changed or self._compare_manifests:
             self._compare_manifests = False
             yield from self._manifests()
@@ -283,6 +294,7 @@ class WatchReplies:
         except TooLargeError as error:
             yield self._refuse(path, error.error)
             return
+        self._stale.discard(path)
         yield from self._begin_live(path)
 
     def _read_contents(self, path: str) -> tuple[NamespaceContents, pb.SealedContents]:
@@ -314,6 +326,7 @@ class WatchReplies:
                 self._position = self._told = self._feed.position()
                 self._held = None
                 self._to_send = dict.fromkeys(self._followed)
+                self._stale = set(self._followed)
                 return
             if found.position == self._position:
                 return
