@@ -160,6 +160,7 @@ def test_a_position_is_reported_when_it_holds_for_every_namespace() -> None:
         ticks = follower._parts._ticks
         eventually(lambda: follower._parts._ticks > ticks + 8, "it has had time to report")
         assert service.reported == 1
+        assert follower._parts.applier.complete.lsn == 1, "another stream would begin there"  # type: ignore[union-attr]
         go.set()
         eventually(lambda: service.reported == 9, "it is reported")
 

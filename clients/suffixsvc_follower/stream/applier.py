@@ -48,6 +48,8 @@ class Applier:
         self.welcome: pb.WatchWelcome | None = None
         self.lease = Lease(_LEASE_SECONDS)
         self.report_due = False
+        #: the last position that held for every namespace: another stream begins there
+        self.complete: LogPosition | None = None
         #: namespaces that are held, and that the present stream has not continued yet
         self._not_continued: set[str] = set()
         self._to_load: list[Followed] = []
@@ -106,7 +108,7 @@ class Applier:
     def clear(self) -> None:
         """Stop drafting from what others wrote: the lease is over, or the stream was malformed."""
         with self.lock:
-            self.position = None
+            self.position = self.complete = None
             for entry in self._table.values():
                 entry.clear()
             self._not_continued = set()
@@ -155,6 +157,8 @@ class Applier:
             entry.copy.apply_changes(outputs, deletions)
             self.report_due |= bool(deletions)
         self.position = position_from_proto(message.position)
+        if not self._not_continued:
+            self.complete = self.position
 
     def _apply_sealed(self, message: pb.SealedContents) -> None:
         entry = self._table.get(message.namespace)
@@ -182,7 +186,8 @@ class Applier:
     def _continued(self, path: str) -> None:
         if path in self._not_continued:
             self._not_continued.discard(path)
-            self.report_due |= not self._not_continued
+            if not self._not_continued:
+                self.complete, self.report_due = self.position, True
 
     def drop(self, entry: Followed) -> None:
         """Hold nothing of a namespace."""

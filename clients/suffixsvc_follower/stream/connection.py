@@ -178,7 +178,7 @@ class Connection(ClosedOnExit):
                 follower_id=self._follower_id,
                 description=f"pid {os.getpid()}, host {socket.gethostname()}"[:200],
             )
-            position = self._applier.position
+            position = self._applier.complete
             if position is not None:
                 hello.position.CopyFrom(position_to_proto(position))
             call.send(pb.WatchRequest(hello=hello))
