@@ -30,12 +30,12 @@ try:
         StepCosts,
         StepCounters,
         StepDispatcher,
-        WriteSignal,
     )
 except ImportError as error:  # pragma: no cover - only in a broken installation
     raise MissingExtraError("server", "suffixsvc.core._ext") from error
 
 from suffixsvc.core.start import new_learner, pack_weights
+from suffixsvc.core.write_signal import WriteSignal
 
 __all__ = [
     "WIRE_SOURCES",

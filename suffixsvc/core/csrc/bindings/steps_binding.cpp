@@ -50,7 +50,8 @@ void suffixsvc::bind_steps(nb::module_& m) {
     nb::class_<WriteSignal>(m, "WriteSignal")
         .def(nb::init<>())
         .def("notify", &WriteSignal::notify)
-        .def("wait", &WriteSignal::wait, "seconds"_a, Released());
+        .def("clear", &WriteSignal::clear)
+        .def_prop_ro("descriptor", &WriteSignal::descriptor);
 
     nb::class_<StepCounters>(m, "StepCounters")
         .def(
