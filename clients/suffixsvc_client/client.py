@@ -15,7 +15,7 @@ from suffixsvc_client.handles import ClientHandle, Handle, NamespaceHandle, Runn
 from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.effects import Procedure
 from suffixsvc_client.protocol.verbs import ClientVerbs, NamespaceVerbs, SessionVerbs
-from suffixsvc_client.transport.direct import open_transport
+from suffixsvc_client.transport.grpc_sync import GrpcTransport
 from suffixsvc_client.transport.interface import Forks, Transport
 
 P = ParamSpec("P")
@@ -111,7 +111,7 @@ class SuffixClient(ClosedOnExit, ClientHandle[BlockingRunner]):
         transport: Transport | None = None,
     ) -> None:
         settings = configured(config, step_timeout_s)
-        chosen = transport or open_transport(target, settings.service_uid, direct=settings.direct)
+        chosen = transport or GrpcTransport(target, settings.service_uid)
         super().__init__(settings, BlockingRunner(chosen))
 
     step_many = _blocking(ClientVerbs.step_many)

@@ -22,13 +22,11 @@ from suffixsvc.service.calls.stalls import CHECK_INTERVAL_SECONDS, StalledCalls
 from suffixsvc.service.followers.live_feed import MIN_WINDOW_SECONDS
 from suffixsvc.service.followers.service import LEASE_SECONDS
 from suffixsvc.service.handlers import Handlers
-from suffixsvc.service.listeners.direct import DirectSocket
 from suffixsvc.service.listeners.listen import (
     Address,
     TcpAddress,
     UnixAddress,
     bind_error,
-    direct_address,
     prepare,
     require_own_socket,
 )
@@ -81,7 +79,6 @@ class SuffixServer:
         self._addresses = list(addresses)
         self._insecure_network = insecure_network
         self._limits = limits or Limits()
-        self._max_streams = max_streams
         self.handlers = Handlers(cache, self._limits, durable=durable, lease_seconds=lease_seconds)
         self._stalled = StalledCalls()
         self._servicer = SuffixCacheServicer(self.handlers, self._stalled)
@@ -93,7 +90,6 @@ class SuffixServer:
         self._server = self._assemble(admission.threads)
         #: inodes of the socket files, by path
         self._sockets: dict[str, int] = {}
-        self._direct: list[DirectSocket] = []
 
     def _background_tasks(self) -> list[PeriodicTask]:
         """One thread per task, so that a task that blocks or fails does not delay the others."""
@@ -141,8 +137,6 @@ class SuffixServer:
         """
         bound = [self._bind(address) for address in self._addresses]
         self._server.start()
-        for direct in self._direct:
-            direct.start()
         self._set_health(serving=True)
         self._report_durability()
         for task in self.handlers.background_tasks:
@@ -159,32 +153,15 @@ class SuffixServer:
         if isinstance(address, UnixAddress):
             self._sockets[address.path] = os.stat(address.path).st_ino
             require_own_socket(address)
-            self._bind_direct(address)
             return str(address)
         return str(TcpAddress(address.host, port))
-
-    def _bind_direct(self, grpc_address: UnixAddress) -> None:
-        """Bind the direct socket next to gRPC's socket."""
-        address = direct_address(grpc_address)
-        if address is None:
-            log.info("no direct socket: its path would be too long", beside=grpc_address.path)
-            return
-        direct = DirectSocket(
-            address,
-            self.handlers.sessions.table.dispatcher,
-            self.handlers.answer_remaining,
-            self._limits.max_message_bytes,
-            self._max_streams,
-        )
-        self._direct.append(direct)
-        self._sockets[address.path] = direct.inode
 
     def drain(self) -> int:
         """Refuse new calls, give calls in flight half a second to finish, and end live sessions.
 
-        Its duration has no limit. Calls take about a grace, each direct socket two at most; but it waits for
-        running tasks (an eviction, an expiry), because the caller closes the cache afterwards, and for the
-        commits of live sessions, which wait for the disk.
+        Its duration has no limit. Calls take about a grace; but it waits for running tasks (an eviction, an
+        expiry), because the caller closes the cache afterwards, and for the commits of live sessions, which
+        wait for the disk.
 
         Returns:
             The number of outputs committed as incomplete.
@@ -197,8 +174,6 @@ class SuffixServer:
             task.stop()
         self._health.set(DURABILITY_NAME, serving=False)  # after its task, which could set it again
         try:
-            for direct in self._direct:
-                direct.stop(STOP_GRACE_SECONDS)
             stopped.wait()
         finally:  # after the calls, which may still extend or close their sessions
             committed = self.handlers.sessions.drain()

@@ -55,7 +55,7 @@ class ExpectedPeer:
     uid: int | None = None
 
 
-def require_trusted_peer(connection: socket.socket, path: str, peer: ExpectedPeer) -> None:
+def _require_trusted_peer(connection: socket.socket, path: str, peer: ExpectedPeer) -> None:
     """Check that the peer of a connection belongs to a trusted user. Nothing is sent.
 
     Args:
@@ -174,7 +174,7 @@ class CheckedSocket:
                 raise _absent(path, peer, error) from None
             except OSError as error:  # a full backlog: gRPC could connect a moment later
                 raise AbsentPeerError(f"the listener of {path} is busy", got=error) from None
-            require_trusted_peer(probe, path, peer)
+            _require_trusted_peer(probe, path, peer)
 
 
 def _absent(path: str, peer: ExpectedPeer, got: object) -> AbsentPeerError:

@@ -41,7 +41,7 @@ def test_every_configuration_is_measured() -> None:
     names = ("transport", "kind", "batch", "mode")
     measured = [tuple(timing[name] for name in names) for timing in report["timings"]]
     assert measured == SMALL.configurations()
-    assert len(measured) == len(set(measured)) == (2 * (2 + 1) + 2) * 2  # direct: unix alone
+    assert len(measured) == len(set(measured)) == 2 * (2 + 1) * 2  # a unary call has one session
     assert list(dict.fromkeys(what for what, _ in seen)) == [
         "{}, {}, batch {}, {}".format(*m) for m in measured
     ]

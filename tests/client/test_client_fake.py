@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -271,6 +272,26 @@ def test_an_outage_is_logged_once(
     for word in WORDS:
         session.step([word])
     assert warnings_of(caplog) == ["no drafts until the service answers: down"] * 2
+
+
+def test_a_draft_longer_than_requested_is_refused(cache: SuffixCache) -> None:
+    class Generous(FakeTransport):
+        def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
+            replies = super().exchange(requests, timeout_s)
+            for reply in replies:
+                for item in reply.steps.items:
+                    draft = item.reply.draft
+                    draft.token_ids = np.full(600, 3, np.int32).tobytes()
+                    draft.probs = np.full(600, 0.9, np.float32).tobytes()
+                    draft.sources = b"\1" * 600
+                    draft.match_lens = np.full(600, 9, np.int32).tobytes()
+                    draft.parents = b""
+            return replies
+
+    with SuffixClient(transport=Generous(cache)) as client:
+        session = client.namespace("a").open_session([1, 2])
+        assert len(session.step([5], 4)) == 0
+        assert client.counts.empty, "and it is counted"
 
 
 def test_late_answers_are_logged_when_the_breaker_opens(

@@ -49,7 +49,7 @@ def service(folder: Path) -> Iterator[ServeProcess]:
         yield serve.start()
 
 
-@pytest.fixture(params=["sync", "sync over gRPC", "aio"])
+@pytest.fixture(params=["sync", "aio"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
     """A client of either kind with the blocking API."""
     clients: list[Any] = []
@@ -59,7 +59,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
             client = (
                 Blocking(AsyncSuffixClient(address, HASTY), loop)
                 if request.param == "aio"
-                else SuffixClient(address, replace(HASTY, direct=request.param == "sync"))
+                else SuffixClient(address, HASTY)
             )
             clients.append(client)
             return client
@@ -304,7 +304,7 @@ def test_a_service_may_take_a_second_to_answer_a_connection(service: ServeProces
     """What happened: gRPC limited a first connection attempt to 100 ms, and calls failed at once ("connection
     attempt timed out before receiving SETTINGS frame"): new clients could not reach a service whose machine
     was busy."""
-    with ThreadPoolExecutor(1) as pool, SuffixClient(service.address, replace(HASTY, direct=False)) as client:
+    with ThreadPoolExecutor(1) as pool, SuffixClient(service.address, HASTY) as client:
         service.send(signal.SIGSTOP)
         try:
             answer = pool.submit(client.server_info)
@@ -319,7 +319,7 @@ def test_an_idle_client_keeps_its_connection(service: ServeProcess, monkeypatch:
     often = {"grpc.keepalive_time_ms": 1_100, "grpc.http2.max_pings_without_data": 0}
     hasty = list({**dict(OPTIONS), **often}.items())
     monkeypatch.setattr("suffixsvc_client.transport.grpc_sync.CHANNEL_OPTIONS", hasty)
-    with SuffixClient(service.address, replace(HASTY, direct=False, step_timeout_s=PATIENCE_S)) as client:
+    with SuffixClient(service.address, replace(HASTY, step_timeout_s=PATIENCE_S)) as client:
         session = client.namespace("a").open_session(WORDS)
         session.step([WORDS[0]])
         time.sleep(7)

@@ -1,8 +1,8 @@
 """Background threads: an exception in one piece of work ends neither the thread nor the callers that wait.
 
-What happened: the client's background thread, the reader of its stream, the acceptor of the direct socket and
-the thread that monitors draft workers each ended at the first unexpected exception. From then on lost
-sessions were not opened again, steps waited for their timeouts, and connections were not accepted.
+What happened: the client's background thread, the reader of its stream and the thread that monitors draft
+workers each ended at the first unexpected exception. From then on lost sessions were not opened again, and
+steps waited for their timeouts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_client.protocol.effects import Procedure
 from suffixsvc_client.transport import grpc_sync
 from support.client_parts import stream_of, wait_on_stream
-from support.direct import call
 from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 
@@ -70,27 +69,6 @@ def test_a_failed_reader_ends_waiting_calls(folder: Path, monkeypatch: pytest.Mo
         assert isinstance(answers.get(timeout=PATIENCE_S), ServiceUnavailableError)
         eventually(lambda: stream.ended, "the next call opens another stream")
         transport.close()
-
-
-@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()], ids=repr)
-def test_a_failed_accept_affects_no_other_connection(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    start = threading.Thread.start
-    failures: list[threading.Thread] = []
-
-    def sometimes(thread: threading.Thread) -> None:
-        if thread.name == "direct" and not failures:
-            failures.append(thread)
-            raise error
-        start(thread)
-
-    with SuffixCache() as cache, serving(cache, f"unix:{folder}/s"):
-        monkeypatch.setattr(threading.Thread, "start", sometimes)
-        with pytest.raises(AssertionError):
-            call(folder / "s")  # hung up on without a greeting
-        assert failures
-        call(folder / "s").close()
 
 
 def test_a_failed_tick_does_not_stop_closing_sessions() -> None:

@@ -21,7 +21,6 @@ import pytest
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import ServiceUnavailableError
-from suffixsvc.frames import DIRECT_SUFFIX
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
 from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport import grpc_aio, grpc_sync
@@ -29,7 +28,7 @@ from support.client_parts import channels_of
 from support.other_uid_process import HTTP2_SETTINGS, other_uid_process_at
 from support.serving import PATIENCE_S, Blocking, event_loop, eventually, serving, socket_dir
 
-CONFIG = ClientConfig(step_timeout_s=300, open_timeout_s=300, call_timeout_s=30, direct=False)
+CONFIG = ClientConfig(step_timeout_s=300, open_timeout_s=300, call_timeout_s=30)
 PROMPT = list(range(1000, 1010))
 #: gRPC's longest pause between two connection attempts is 2 s
 RECONNECT_SECONDS = 3.0
@@ -165,8 +164,7 @@ def test_a_call_that_runs_while_the_socket_is_replaced_is_answered(folder: Path)
     with SuffixCache() as cache, serving(cache, f"unix:{folder}/s") as (_, address):
         transport = grpc_sync.GrpcTransport(address)
         with channels_of(transport).use() as before:
-            for name in ("s", f"s{DIRECT_SUFFIX}"):
-                os.rename(folder / name, folder / f"moved-{name}")
+            os.rename(folder / "s", folder / "moved-s")
             with serving(cache, f"unix:{folder}/s"):
                 with channels_of(transport).use() as after:
                     assert after is not before

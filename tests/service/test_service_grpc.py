@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,6 +156,33 @@ def test_streams_have_a_limit_of_their_own() -> None:
             list(first.replies)
             assert Stream(stub).ask(open=pb.OpenSessionRequest(namespace="a")).open.session_id
         server.drain()
+
+
+def test_a_client_that_never_reads_does_not_block_shutdown() -> None:
+    """Its answers fill the buffers of both sides; the server stops all the same."""
+    with SuffixCache() as cache, socket_dir() as folder:
+        server = SuffixServer(cache, [parse_address(f"unix:{folder}/s.sock")])
+        [address] = server.start()
+        taken, many = 0, pb.StepBatch(items=[pb.StepRequest(session_id="absent")] * 200)
+
+        def requests() -> Iterator[pb.StreamRequest]:
+            nonlocal taken
+            while True:
+                taken += 1
+                yield pb.StreamRequest(id=1, steps=many)
+
+        with grpc.insecure_channel(address) as channel:
+            replies = suffix_cache_pb2_grpc.SuffixCacheStub(channel).Stream(requests())
+            assert len(next(replies).steps.items) == 200
+
+            def stuck() -> bool:
+                now = taken
+                time.sleep(0.5)
+                return now > 10 and taken == now
+
+            eventually(stuck, "the service reads no more")
+            server.drain()
+            assert not os.listdir(folder)
 
 
 def test_outputs_expire(monkeypatch: pytest.MonkeyPatch) -> None:

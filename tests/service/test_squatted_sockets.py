@@ -1,8 +1,7 @@
 """A process of another user at a socket's path is sent nothing, and no service starts there.
 
-What happened: a user who may create files in the socket's folder, such as /tmp, listened at PATH.direct
-before the service did. The service only logged a warning and started; the client connected there, was
-greeted, and sent the namespace and the whole prompt.
+What happened: a user who may create files in the socket's folder, such as /tmp, listened there before the
+service did. The client connected, was greeted, and sent the namespace and the whole prompt.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ import pytest
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidConfigError, ListenError, ServiceUnavailableError
-from suffixsvc.frames import DIRECT_SUFFIX
 from suffixsvc.service.listeners.listen import parse_address, prepare
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
 from support.other_uid_process import OTHER_UID, answers, other_uid_process_at
 from support.serving import PATIENCE_S, ServeProcess, serving, socket_dir
 
 PROMPT = list(range(1000, 1010))
-CONFIG = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 
 @pytest.fixture
@@ -50,30 +47,28 @@ def require_a_named_refusal(caught: pytest.ExceptionInfo[ListenError], path: str
 # ----------------------------------------------------------------------------------------------- the service
 
 
-def test_the_service_does_not_start_with_a_process_of_another_user_at_its_direct_socket(folder: Path) -> None:
-    with other_uid_process_at(folder / f"s{DIRECT_SUFFIX}"), SuffixCache() as cache:
+def test_the_service_does_not_start_with_a_process_of_another_user_at_its_socket(folder: Path) -> None:
+    with other_uid_process_at(folder / "s"), SuffixCache() as cache:
         with pytest.raises(ListenError) as caught, serving(cache, f"unix:{folder}/s"):
             pass
-        require_a_named_refusal(caught, f"{folder}/s{DIRECT_SUFFIX}")
-        assert answers(folder / f"s{DIRECT_SUFFIX}"), "the other process's socket is left alone"
-        assert not (folder / "s").exists()
+        require_a_named_refusal(caught, f"{folder}/s")
+        assert answers(folder / "s"), "the other process's socket is left alone"
 
 
 def test_the_command_fails_before_recovery(folder: Path) -> None:
-    with other_uid_process_at(folder / f"s.sock{DIRECT_SUFFIX}"):
+    with other_uid_process_at(folder / "s.sock"):
         serve = ServeProcess(folder)
         process = serve.launch()
         _, output = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 2
-        assert f"s.sock{DIRECT_SUFFIX}" in output
+        assert "s.sock" in output
         assert "Traceback" not in output
         assert not (folder / "data").exists()
 
 
-@pytest.mark.parametrize("suffix", ["", DIRECT_SUFFIX])
-def test_an_obstacle_at_the_path_is_named(folder: Path, suffix: str) -> None:
+def test_an_obstacle_at_the_path_is_named(folder: Path) -> None:
     """A folder, a file, or the socket of a live process of the same user."""
-    path = folder / f"s{suffix}"
+    path = folder / "s"
     makers: list[Callable[[], object]] = [path.mkdir, path.touch]
     for make in makers:
         make()
@@ -88,42 +83,12 @@ def test_an_obstacle_at_the_path_is_named(folder: Path, suffix: str) -> None:
             prepare(parse_address(f"unix:{folder}/s"))
 
 
-def test_a_stale_direct_socket_is_replaced(folder: Path) -> None:
-    for suffix in ("", DIRECT_SUFFIX):
-        with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(str(folder / f"s{suffix}"))
-    with (
-        SuffixCache() as cache,
-        serving(cache, f"unix:{folder}/s") as (_, address),
-        SuffixClient(address) as client,
-    ):
-        assert client.namespace("a").open_session([1]).close() is None
-    assert os.listdir(folder) == []
-
-
 # ------------------------------------------------------------------------------------------------ the client
 
 
-def test_a_process_of_another_user_at_the_direct_socket_is_sent_nothing(folder: Path) -> None:
-    """It replaces the direct socket of a running service. Sessions use gRPC, whose socket is
-    the service's."""
-    with SuffixCache() as cache, serving(cache, f"unix:{folder}/s") as (_, address):
-        (folder / f"s{DIRECT_SUFFIX}").unlink()
-        with (
-            other_uid_process_at(folder / f"s{DIRECT_SUFFIX}") as log,
-            SuffixClient(address, CONFIG) as client,
-        ):
-            session = client.namespace("secret").open_session(PROMPT)
-            session.step([7])
-            assert session.close() is not None
-            assert log.read_bytes() == b""
-            assert client.counts.steps == 1
-
-
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_process_of_another_user_at_the_main_socket_is_sent_nothing(folder: Path, direct: bool) -> None:
+def test_a_process_of_another_user_at_the_socket_is_sent_nothing(folder: Path) -> None:
     with other_uid_process_at(folder / "s") as log:
-        config = ClientConfig(step_timeout_s=5, open_timeout_s=5, call_timeout_s=5, direct=direct)
+        config = ClientConfig(step_timeout_s=5, open_timeout_s=5, call_timeout_s=5)
         with SuffixClient(f"unix:{folder}/s", config) as client:
             with pytest.raises(ServiceUnavailableError, match="trusted user") as caught:
                 client.server_info()
@@ -166,14 +131,14 @@ def test_a_later_process_of_another_user_is_detected(folder: Path) -> None:
 
 def test_a_service_of_another_user_can_be_named(folder: Path) -> None:
     """The other process's user is the service's, by setting; or owns the folder."""
-    with other_uid_process_at(folder / f"s{DIRECT_SUFFIX}") as log:
+    with other_uid_process_at(folder / "s") as log:
         config = ClientConfig(step_timeout_s=1, open_timeout_s=1, service_uid=OTHER_UID)
         with SuffixClient(f"unix:{folder}/s", config) as client:
             client.namespace("secret").open_session(PROMPT)
         assert heard_secrets(log) != []
     os.chown(folder, OTHER_UID, OTHER_UID)
-    (folder / f"s{DIRECT_SUFFIX}").unlink()
-    with other_uid_process_at(folder / f"s{DIRECT_SUFFIX}") as log:
+    (folder / "s").unlink()
+    with other_uid_process_at(folder / "s") as log:
         with SuffixClient(f"unix:{folder}/s", ClientConfig(open_timeout_s=1)) as client:
             client.namespace("secret").open_session(PROMPT)
         assert heard_secrets(log) != []

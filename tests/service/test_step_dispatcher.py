@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.core import StepStatus
 from suffixsvc.engine import Session
-from suffixsvc.errors import InvalidInputError
+from suffixsvc.errors import InvalidInputError, LimitExceededError
 from suffixsvc.service.handlers import Handlers
+from suffixsvc.service.messages.requests import MIN_STEP_LIMIT
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 from support.service_sessions import live_ids
@@ -335,3 +336,26 @@ def test_a_closed_session_is_removed_from_the_dispatcher(dispatcher: Service) ->
     assert dispatched(dispatcher, batch(step("a", 5))) is None
     closed = dispatcher.answer(batch(step("a", 5))).steps.items[0]
     assert closed.error.error.code == types_pb2.ERROR_CODE_SESSION_CLOSED
+
+
+def test_a_closed_dispatcher_leaves_all_messages(dispatcher: Service) -> None:
+    dispatcher.open("a")
+    plain = batch(step("a", 5))
+    assert dispatched(dispatcher, plain) is not None
+    dispatcher.handlers.sessions.table.dispatcher.close()
+    assert dispatched(dispatcher, plain) is None
+    assert dispatcher.answer(batch(step("a", 6))).steps.items[0].reply.length == 4
+
+
+@pytest.mark.parametrize("session_id", ["a", "absent", ""])
+def test_a_message_with_more_steps_than_sessions_is_refused(dispatcher: Service, session_id: str) -> None:
+    """Two bytes an item: a message of some megabytes would be answered by gigabytes."""
+    dispatcher.open("a")
+    most = max(LIMITS.max_sessions, MIN_STEP_LIMIT)
+    items = [pb.StepRequest(session_id=session_id)] * (most + 1)
+    reply = dispatcher.answer(batch(*items))
+    assert reply.id == 7
+    error = wire.error_from_detail(reply.error)
+    assert isinstance(error, LimitExceededError)
+    assert str(most) in str(error)
+    assert len(dispatcher.answer(batch(*items[1:])).steps.items) == most

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from suffixsvc_client import SuffixClient
@@ -15,7 +14,6 @@ __all__ = [
     "stream_of",
     "wait_on_stream",
     "waiting_procedures",
-    "wrap_socket",
 ]
 
 
@@ -47,10 +45,3 @@ def wait_on_stream(transport: Any, number: int, answers: Any) -> None:
 def waiting_procedures(client: SuffixClient) -> int:
     """Number of procedures that wait for the client's background thread."""
     return client.runner.background._queue.qsize()
-
-
-def wrap_socket(transport: Any, wrapper: Callable[[Any], Any]) -> Any:
-    """Replace the socket of this thread's connection to a direct socket by a wrapper; the connection."""
-    connection = transport._thread_local.connection
-    connection._socket = wrapper(connection._socket)
-    return connection

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from suffixsvc.frames import GREETING
-
 __all__ = ["HTTP2_SETTINGS", "OTHER_UID", "answers", "other_uid_process_at"]
 
 #: conventionally an unprivileged user; the id needs no entry in /etc/passwd
@@ -45,11 +43,11 @@ while True:
 
 
 @contextlib.contextmanager
-def other_uid_process_at(path: Path, greeting: bytes = GREETING) -> Iterator[Path]:
+def other_uid_process_at(path: Path, greeting: bytes = HTTP2_SETTINGS) -> Iterator[Path]:
     """Run a process of another user id that listens at ``path`` and sends ``greeting``.
 
-    ``greeting`` is that of a direct socket or a gRPC server. Yields the file with the bytes that it received.
-    Skips the test unless run as root.
+    ``greeting`` is that of a gRPC server. Yields the file with the bytes that it received. Skips the test
+    unless run as root.
     """
     if os.geteuid():
         pytest.skip("only root can start a process of another user")

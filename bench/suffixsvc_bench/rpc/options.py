@@ -21,9 +21,9 @@ class RpcOptions:
         ("unix", "tcp"), "--transport", help="Transport: unix or tcp. Repeatable. Default: both."
     )
     kinds: tuple[str, ...] = option(
-        ("stream", "direct", "unary"),
+        ("stream", "unary"),
         "--kind",
-        help="Kind of call: stream, direct (unix only) or unary. Repeatable. Default: all.",
+        help="Kind of call: stream or unary. Repeatable. Default: both.",
     )
     #: a unary call has one
     batches: tuple[int, ...] = option(
@@ -59,7 +59,7 @@ class RpcOptions:
     def __post_init__(self) -> None:
         for name, known in (
             ("transports", {"unix", "tcp"}),
-            ("kinds", {"stream", "direct", "unary"}),
+            ("kinds", {"stream", "unary"}),
             ("modes", {"hot", "cold"}),
         ):
             chosen = getattr(self, name)
@@ -77,7 +77,6 @@ class RpcOptions:
             (transport, kind, batch, mode)
             for transport in self.transports
             for kind in self.kinds
-            if kind != "direct" or transport == "unix"
             for batch in ((1,) if kind == "unary" else self.batches)
             for mode in self.modes
         ]

@@ -1,4 +1,4 @@
-"""Cost of a driver's queries: the cache in process or over a socket, and a draft worker."""
+"""Cost of a driver's queries: the cache in process, as a follower or over a socket, and a draft worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from suffixsvc.errors import ProtocolError
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc_bench.report.statistics import percentiles
 from suffixsvc_bench.rpc.processes import service_process, worker_process
-from suffixsvc_bench.rpc.subjects import NAMESPACE, EngineSteps, StreamSteps
+from suffixsvc_bench.rpc.subjects import NAMESPACE, EngineSteps, FollowerSteps, StreamSteps
 from suffixsvc_bench.rpc.timing import alternating
 from suffixsvc_bench.rpc.workload import Workload
 from suffixsvc_client import SuffixClient
@@ -40,18 +40,19 @@ Progress = Callable[[int, int], None]
 def measure_cache_queries(
     *, rpc: bool, calls: int = 300, seed: int = 0, progress: Progress = lambda *_: None
 ) -> dict[str, Any]:
-    """Time steps after CPU-bound pauses, as in decoding, with engine and service in alternating rounds.
+    """Time steps after CPU-bound pauses, as in decoding: engine, follower and service in alternating rounds.
 
     Args:
-        rpc: start a service and measure it too.
-        calls: timed calls of either kind.
+        rpc: start a service and measure it and its follower too.
+        calls: timed calls of each kind.
         seed: of the texts.
-        progress: called with the number of calls of either kind that are done, and ``calls``.
+        progress: called with the number of calls of each kind that are done, and ``calls``.
 
     Returns:
-        "calls": timed calls of either kind; "drafted": mean tokens of an answer; "engine_us", "rpc_us":
-        microseconds of a step of one session (append, learn, draft) in this process, and over a unix socket
-        from `suffixsvc serve` in a separate process, None if that was not measured.
+        "calls": timed calls of each kind; "drafted": mean tokens of an answer; "engine_us", "follower_us",
+        "rpc_us": microseconds of a step of one session (append, learn, draft) in this process, on a follower
+        in this process of `suffixsvc serve`, and over gRPC and a unix socket from that service. The last two
+        are None if they were not measured.
 
     Raises:
         ServiceError: the service did not start, or did not answer a step.
@@ -63,14 +64,15 @@ def measure_cache_queries(
         cache = stack.enter_context(SuffixCache())
         cache.namespace(NAMESPACE).add_outputs(known)
         engine = stack.enter_context(closing(EngineSteps(cache, prompts, texts, _MAX_DRAFT_TOKENS)))
-        subjects: list[EngineSteps | StreamSteps] = [engine]
+        subjects: list[EngineSteps | FollowerSteps | StreamSteps] = [engine]
         if rpc:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sfx-")))
             address = stack.enter_context(service_process(folder))["unix"]
             with SuffixClient(address) as client:
                 client.namespace(NAMESPACE).add_outputs(known)
-            remote = StreamSteps(address, prompts, texts, _MAX_DRAFT_TOKENS)
-            subjects.append(stack.enter_context(closing(remote)))
+            for kind in (FollowerSteps, StreamSteps):
+                steps = kind(address, prompts, texts, _MAX_DRAFT_TOKENS)
+                subjects.append(stack.enter_context(closing(steps)))
         taken = alternating(
             subjects, calls, _ROUNDS, _PAUSE_S, _WARM_CALLS, lambda done: progress(done, calls)
         )
@@ -78,7 +80,8 @@ def measure_cache_queries(
         "calls": calls,
         "drafted": engine.drafted / engine.steps,
         "engine_us": percentiles(taken[0]),
-        "rpc_us": percentiles(taken[1]) if rpc else None,
+        "follower_us": percentiles(taken[1]) if rpc else None,
+        "rpc_us": percentiles(taken[2]) if rpc else None,
     }
 
 

@@ -40,7 +40,7 @@ def run_rpc_bench(options: RpcOptions, progress: Report = lambda *_: None) -> di
         JSON-able data: {"provenance", "options", "timings"}. A timing is one configuration: our step and the
         echo of the same sizes, in alternating rounds of one run.
 
-        * "transport": unix or tcp. "kind": stream, direct or unary. "mode": hot (back-to-back calls) or cold
+        * "transport": unix or tcp. "kind": stream or unary. "mode": hot (back-to-back calls) or cold
           (a CPU-bound pause before each call, as in decoding). "batch": sessions in one message.
         * "calls": timed calls of each subject. "request_bytes", "reply_bytes": mean message sizes. "drafted":
           mean tokens in the answer to a step.
@@ -105,7 +105,7 @@ def _measure(
         if kind == "unary":
             step = UnarySteps(target, prompts[0], texts[0], width)
         else:
-            step = StreamSteps(target, prompts, texts, width, direct=kind == "direct")
+            step = StreamSteps(target, prompts, texts, width)
         stack.enter_context(closing(step))
         sizes = step.sizes(_SIZED)
         think_s = float(np.median([_preparation_seconds(step) for _ in range(_SIZED)]))

@@ -19,7 +19,6 @@ from suffixsvc.values import as_token_array
 from suffixsvc_bench.rpc import echo
 from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_client.protocol.effects import Call
-from suffixsvc_client.transport.direct import open_transport
 from suffixsvc_client.transport.grpc_sync import GrpcTransport
 from suffixsvc_client.transport.interface import CHANNEL_OPTIONS, Transport
 from suffixsvc_driver.drafts.chain import common_prefix
@@ -196,11 +195,7 @@ class _RemoteSteps(_Steps):
 
 
 class StreamSteps(_RemoteSteps):
-    """Steps of several sessions in one message through the client, as an engine makes them.
-
-    Args:
-        direct: use the direct socket, else gRPC's stream.
-    """
+    """Steps of several sessions in one message through the client, as an engine makes them."""
 
     def __init__(
         self,
@@ -208,10 +203,8 @@ class StreamSteps(_RemoteSteps):
         prompts: Sequence[TokenArray],
         texts: Sequence[TokenArray],
         max_draft_tokens: int,
-        *,
-        direct: bool = False,
     ) -> None:
-        super().__init__(open_transport(target, direct=direct), texts, max_draft_tokens)
+        super().__init__(GrpcTransport(target), texts, max_draft_tokens)
         self._client = SuffixClient(
             transport=cast("Transport", self._transport), config=ClientConfig(step_timeout_s=_TIMEOUT_S)
         )

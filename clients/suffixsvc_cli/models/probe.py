@@ -52,8 +52,8 @@ def probe(options: ProbeOptions, as_json: AsJson = False) -> None:
     two cores, nearly everything on a GPU. This verb measures the cost (a minute or two; run nothing else
     meanwhile), stores it for the driver under $SUFFIXSVC_HOME/cost, and prints the possible speedup by
     acceptance, and properties of the machine that slow it down. It also measures the cost of queries: to the
-    cache in the same process, to the cache as a service over a unix socket, and to a draft model on a worker;
-    and prints the step time from which the service pays.
+    cache in the same process, to a follower of a service, to that service over gRPC and a unix socket, and to
+    a draft model on a worker; and prints the step time from which a service pays.
     """
     import suffixsvc_models as models
     from suffixsvc_cli.base.bars import progress_bar

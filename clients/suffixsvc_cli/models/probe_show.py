@@ -51,17 +51,18 @@ def probe_results(
             "draft_worker" (None without one) and "failures".
         device: hardware that computed the steps.
     """
-    engine, rpc = queries["engine_us"], queries["rpc_us"]
+    engine, follower, rpc = (queries[f"{name}_us"] for name in ("engine", "follower", "rpc"))
     draft_cost = None if token_seconds is None else token_seconds / curve.seconds_per_step
 
     def with_queries(acceptance: float) -> dict[str, float | None]:
         """Speedups if a cache is queried in every step."""
-        pays = break_even_step_seconds(curve, acceptance, rpc["p50"] / 1e6) if rpc else None
-        return {
-            "speedup_embedded": best_speedup(curve, acceptance, query_cost=_steps(engine, curve)),
-            "speedup_remote": best_speedup(curve, acceptance, query_cost=_steps(rpc, curve)) if rpc else None,
-            "remote_pays_from_ms": None if pays is None else pays * 1e3,
-        }
+        found: dict[str, float | None] = {}
+        for name, us in (("embedded", engine), ("follower", follower), ("remote", rpc)):
+            found[f"speedup_{name}"] = (
+                best_speedup(curve, acceptance, query_cost=_steps(us, curve)) if us else None
+            )
+        pays = break_even_step_seconds(curve, acceptance, follower["p50"] / 1e6) if follower else None
+        return found | {"follower_pays_from_ms": None if pays is None else pays * 1e3}
 
     return {
         "model": model,
@@ -78,6 +79,7 @@ def probe_results(
         "asking": {
             **queries,
             "engine_steps": _steps(engine, curve),
+            "follower_steps": _steps(follower, curve) if follower else None,
             "rpc_steps": _steps(rpc, curve) if rpc else None,
             "hardly_noticed_from_ms": rpc["p50"] / 1e3 / _NEGLIGIBLE if rpc else None,
         },
@@ -120,17 +122,17 @@ def _hardware(found: Results) -> str:
 
 
 def _prospects(found: Results) -> Table:
-    remote, draft = found["asking"]["rpc_us"], found["draft"]
+    service, draft = found["asking"]["follower_us"], found["draft"]
     heads = ["accepted", "drafted per step", "tokens per step", "best speedup"]
-    heads += ["with a service", "pays from steps of"] if remote else []
+    heads += ["with a service", "pays from steps of"] if service else []
     heads += [f"drafted by {draft}", "best speedup"] if draft else []
     rows = []
     for each in found["prospects"]:
         row = [f"{each['acceptance']:.0%}", _count(each["draft_tokens"]), f"{each['tokens_per_step']:.1f}"]
         row.append(f"{each['speedup']:.2f}")
-        if remote:
-            pays = each["remote_pays_from_ms"]
-            row += [f"{each['speedup_remote']:.2f}", "never" if pays is None else f"{pays:.2g} ms"]
+        if service:
+            pays = each["follower_pays_from_ms"]
+            row += [f"{each['speedup_follower']:.2f}", "never" if pays is None else f"{pays:.2g} ms"]
         if each["speedup_with_model"] is not None:
             row += [_count(each["draft_tokens_with_model"]), f"{each['speedup_with_model']:.2f}"]
         rows.append(row)
@@ -142,7 +144,11 @@ def _count(draft_tokens: int) -> str:
 
 
 def _query_table(asking: Results, curve: CostCurve) -> Table:
-    taken = {"cache, in this process": asking["engine_us"], "cache, as a service": asking["rpc_us"]}
+    taken = {
+        "cache, in this process": asking["engine_us"],
+        "cache, as a follower": asking["follower_us"],
+        "cache, over gRPC": asking["rpc_us"],
+    }
     if worker := asking["draft_worker"]:
         taken |= {"draft worker, one token": worker["question"], "... without computation": worker["around"]}
     rows = [
@@ -157,10 +163,10 @@ def _query_conclusion(asking: Results, here_ms: float) -> str:
     text, from_ms = "", asking["hardly_noticed_from_ms"]
     if from_ms is not None:
         text = (
-            f"\nA query in every step is negligible ({_NEGLIGIBLE:.0%}) for steps of {from_ms:.2g} ms and"
-            f" more; those of this target take {here_ms:.2g} ms"
+            f"\nA query over gRPC in every step is negligible ({_NEGLIGIBLE:.0%}) for steps of"
+            f" {from_ms:.2g} ms and more; those of this target take {here_ms:.2g} ms"
         )
-        text += "." if here_ms >= from_ms else ": use the cache in the same process."
+        text += "." if here_ms >= from_ms else ": use a follower."
     return "\n".join([text, *(f"Not measured: {each}" for each in asking["failures"])]) + "\n"
 
 

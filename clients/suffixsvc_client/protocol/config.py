@@ -27,8 +27,6 @@ class ClientConfig:
     #: first pause of the breaker; it doubles after every failed probe, up to ``breaker_max_pause_s``
     breaker_pause_s: float = 0.25
     breaker_max_pause_s: float = 8.0
-    #: use the direct socket of a service at ``unix:PATH`` for sessions, if it has one (blocking client only)
-    direct: bool = True
     #: user id of the service at ``unix:PATH``, if not this user, root or the owner of the socket's folder;
     #: nothing is sent to a process of any other user
     service_uid: int | None = None
@@ -37,9 +35,7 @@ class ClientConfig:
         for f in fields(self):
             value = getattr(self, f.name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if f.name == "direct":
-                valid, condition = isinstance(value, bool), "a bool"
-            elif f.name == "service_uid":
+            if f.name == "service_uid":
                 valid = value is None or (number and isinstance(value, int) and value >= 0)
                 condition = "a user id or None"
             else:

@@ -1,1 +1,1 @@
-"""Transports of the client: gRPC (blocking and asyncio) and the direct socket."""
+"""Transports of the client: gRPC, blocking and asyncio."""

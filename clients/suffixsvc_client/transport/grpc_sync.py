@@ -28,6 +28,7 @@ from suffixsvc_client.transport.interface import (
     CHANNEL_OPTIONS,
     SERVICE,
     STREAM,
+    Forks,
     client_closed,
     error_from_rpc,
     parse,
@@ -42,20 +43,37 @@ _Answers = queue.SimpleQueue[pb.StreamReply | SuffixError]
 
 
 class GrpcTransport:
-    """A :class:`~suffixsvc_client.Transport` over gRPC. Connects on first use and after a service restart."""
+    """A :class:`~suffixsvc_client.Transport` over gRPC.
+
+    Connects on first use, after a restart of the service, and in a forked child.
+    """
 
     def __init__(self, target: str, service_uid: int | None = None) -> None:
-        self._channels: Channels[grpc.Channel] = Channels(
-            target, service_peer(service_uid), _connect, close_channel
-        )
-        self._lock = threading.RLock()  # a signal's handler may close while its thread holds it
-        self._stream: _Stream | None = None
+        self._target, self._peer = target, service_peer(service_uid)
         self._ids = itertools.count(1)
         self._closed = False
         self.late_replies = 0
+        self._inherited: list[object] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._channels: Channels[grpc.Channel] = Channels(self._target, self._peer, _connect, close_channel)
+        self._lock = threading.RLock()  # a signal's handler may close while its thread holds it
+        self._stream: _Stream | None = None
+        self._forks = Forks.count
+
+    def _renew_in_child(self) -> None:
+        """Replace what the parent of this process made: its threads, which would answer, are not here."""
+        if self._forks != Forks.count:
+            with Forks.renewing:
+                if self._forks != Forks.count:
+                    # Kept for good: gRPC waits for its threads where it destroys a channel.
+                    self._inherited += [self._channels, self._stream]
+                    self._begin()
 
     def call(self, call: Call) -> Any:
         """Call a method; its reply, or every reply of a stream to ``call.take``."""
+        self._renew_in_child()
         kind = call.method.reply
         with self._channels.use() as held:
             try:
@@ -91,6 +109,7 @@ class GrpcTransport:
 
     def close(self) -> None:
         """Close stream and channels. Idempotent."""
+        self._renew_in_child()
         with self._lock:
             self._closed = True
             stream, self._stream = self._stream, None
@@ -99,6 +118,7 @@ class GrpcTransport:
         self._channels.close()
 
     def _send(self, requests: Sequence[pb.StreamRequest], answers: _Answers | None) -> list[int]:
+        self._renew_in_child()
         with self._lock:
             stream = self._open_stream()
             ids = [next(self._ids) for _ in requests]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -94,14 +95,20 @@ class Forks:
     """Number of forks between the first process that loaded this module and this one.
 
     A forked child inherits its parent's memory, but cannot use its connections and threads.
+
+    Attributes:
+        count: compared with an earlier one, says whether this process is a child of the one that read that.
+        renewing: held while a child replaces what its parent made.
     """
 
     count = 0
+    renewing = threading.RLock()  # a signal handler may close a client meanwhile
 
     @classmethod
     def record(cls) -> None:
         """Count a fork; called in the child."""
         cls.count += 1
+        cls.renewing = threading.RLock()  # a thread of the parent may hold the other one
 
 
 if hasattr(os, "register_at_fork"):

@@ -12,7 +12,6 @@ import stat
 from dataclasses import dataclass
 
 from suffixsvc.errors import ListenError
-from suffixsvc.frames import DIRECT_SUFFIX
 from suffixsvc.transport.loopback import host_and_port, require_loopback, resolve
 from suffixsvc.transport.peer_credentials import socket_path
 
@@ -73,12 +72,6 @@ def listen_error(address: Address, expected: str, got: object, remedy: str | Non
     return ListenError(f"cannot listen on {address}", expected=expected, got=got, remedy=remedy)
 
 
-def direct_address(grpc_address: UnixAddress) -> UnixAddress | None:
-    """Address of a socket's direct socket (docs/protocol.md); None if its path would be too long."""
-    path = grpc_address.path + DIRECT_SUFFIX
-    return UnixAddress(path) if len(os.fsencode(path)) <= MAX_UNIX_PATH_BYTES else None
-
-
 def require_own_socket(address: UnixAddress) -> None:
     """Raise ListenError if another user created the socket file after :func:`prepare` found none."""
     owner = os.stat(address.path).st_uid
@@ -105,16 +98,13 @@ def bind_error(address: Address, got: object) -> ListenError:
 
 
 def prepare(address: Address, *, insecure_network: bool = False) -> None:
-    """Check that an address, and that of its direct socket, can be bound; removes stale socket files.
+    """Check that an address can be bound; removes a stale socket file.
 
     Raises:
         ListenError: the address is in use, refused for safety, or not of this machine.
     """
     if isinstance(address, UnixAddress):
         _clear_stale_socket(address)
-        direct = direct_address(address)
-        if direct is not None and not address.path.endswith(DIRECT_SUFFIX):
-            _clear_stale_socket(direct)
     else:
         if not insecure_network:
             require_loopback(address.host, address.port, "use every namespace")

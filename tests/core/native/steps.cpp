@@ -1,13 +1,9 @@
 // Concurrent steps: every thread owns a set of sessions in one shared namespace and steps them in batches,
-// with steppers that are closed and reopened; then through a dispatcher, and through sockets connected to a
-// dispatcher. At the end the counters must agree with the requests.
-#include <sys/socket.h>
-#include <unistd.h>
-
+// with steppers that are closed and reopened; then through a dispatcher. At the end the counters must agree
+// with the requests.
 #include "base/sync/parallel_for.h"
 #include "common.h"
 #include "draft/session/session_stepper.h"
-#include "wire/framed_connection.h"
 #include "wire/step_dispatcher.h"
 
 namespace suffixsvc {
@@ -102,47 +98,6 @@ void dispatcher_serves_many_threads() {
     require(!dispatcher.answer("\x1a\x7f", 0.0), "a truncated message was answered");
 }
 
-// Connections to one dispatcher that receive frames in odd pieces; every step is answered, and every other
-// message is returned.
-void connections_share_a_dispatcher() {
-    const Sessions all(1);
-    StepDispatcher dispatcher(4, std::string{1, 2});
-    dispatcher.add("a", all.slots[0]);
-    const std::string good = request(0, 1, 3), other{0x12, 0x00};
-    const auto framed = [](const std::string& m) {
-        return std::string{static_cast<char>(m.size()), 0, 0, 0} + m;
-    };
-    std::atomic<std::size_t> left{0};
-    Threads threads;
-    for (int t = 0; t < kThreads; ++t)
-        threads.emplace_back([&] {
-            int ends[2];
-            require(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair failed");
-            Threads of_socket;
-            of_socket.emplace_back([&] {
-                FramedConnection stream(dispatcher, ends[1], 100);
-                while (stream.next().kind == UnhandledMessage::Kind::message) ++left;
-                ::close(ends[1]);
-            });
-            std::string sent;
-            for (int round = 0; round < kRounds; ++round) sent += framed(good) + framed(other);
-            of_socket.emplace_back([&] {  // reads until the service closes the connection
-                char piece[64];
-                while (::recv(ends[0], piece, sizeof piece, 0) > 0) {
-                }
-            });
-            for (std::size_t at = 0; at < sent.size(); at += 7)
-                require(::send(ends[0], sent.data() + at, std::min<std::size_t>(7, sent.size() - at), 0) > 0,
-                        "the service does not read");
-            ::shutdown(ends[0], SHUT_WR);
-            of_socket.clear();
-            ::close(ends[0]);
-        });
-    threads.clear();
-    require(left == kThreads * kRounds, "a message without steps was not returned");
-    require(all.sessions[0]->length() == kThreads * kRounds, "a step was lost");
-}
-
 void threads_step_their_sessions() {
     const Sessions all(kThreads * kSessions);
     std::atomic<std::uint64_t> taken_steps{0}, refused{0};
@@ -176,7 +131,6 @@ void threads_step_their_sessions() {
 
 void stress_steps(const StressArguments&) {
     every_iteration_runs_once();
-    connections_share_a_dispatcher();
     dispatcher_serves_many_threads();
     threads_step_their_sessions();
 }

@@ -151,7 +151,9 @@ def test_the_verb_on_a_tiny_model(
     assert "possible speedup" in output
     assert "openmp" in output
     assert "cache, in this process" in output
-    assert "as a service" not in output
+    assert "as a follower" not in output
+    assert "over gRPC" not in output
+    assert "with a service" not in output
     assert list((tmp_path / "home" / "cost").iterdir()) == kept, "the curve is kept, not measured again"
     assert cli.main(["probe", str(tmp_path / "none.gguf")]) == 2
     assert "none.gguf" in capsys.readouterr().err
@@ -164,7 +166,7 @@ def check_asking(plain: dict[str, Any]) -> None:
     assert asking["calls"] == 60
     assert asking["drafted"] > 1
     assert asking["failures"] == []
-    for which in ("engine", "rpc"):
+    for which in ("engine", "follower", "rpc"):
         taken = asking[f"{which}_us"]
         assert 0 < taken["p50"] <= taken["p99"]
         assert asking[f"{which}_steps"] == pytest.approx(taken["p50"] / 1e6 / step)
@@ -173,12 +175,11 @@ def check_asking(plain: dict[str, Any]) -> None:
     assert plain["draft_cost"] == pytest.approx(worker["seconds_per_token"] / step)
     assert 0 < worker["around"]["p50"] < worker["question"]["p50"]
     for each in plain["prospects"]:
-        remote = best_speedup(curve, each["acceptance"], query_cost=asking["rpc_steps"])
-        assert each["speedup_remote"] == pytest.approx(remote)
-        embedded = best_speedup(curve, each["acceptance"], query_cost=asking["engine_steps"])
-        assert each["speedup_embedded"] == pytest.approx(embedded)
-        pays = break_even_step_seconds(curve, each["acceptance"], asking["rpc_us"]["p50"] / 1e6)
-        assert each["remote_pays_from_ms"] == (None if pays is None else pytest.approx(pays * 1e3))
+        for name, which in (("embedded", "engine"), ("follower", "follower"), ("remote", "rpc")):
+            speedup = best_speedup(curve, each["acceptance"], query_cost=asking[f"{which}_steps"])
+            assert each[f"speedup_{name}"] == pytest.approx(speedup)
+        pays = break_even_step_seconds(curve, each["acceptance"], asking["follower_us"]["p50"] / 1e6)
+        assert each["follower_pays_from_ms"] == (None if pays is None else pytest.approx(pays * 1e3))
 
 
 def test_a_service_that_does_not_start(

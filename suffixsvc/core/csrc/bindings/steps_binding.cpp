@@ -1,9 +1,7 @@
 // Python binding of steps and of their dispatcher: strict types, bytes or parsed steps in, arrays or wire
-// bytes out. The GIL is released once per call, however many sessions it steps; on the direct socket once for
-// as many messages as the dispatcher can answer. Contains no logic.
+// bytes out. The GIL is released once per call, however many sessions it steps. Contains no logic.
 #include "bindings/convert.h"
 #include "draft/session/session_stepper.h"
-#include "wire/framed_connection.h"
 #include "wire/step_dispatcher.h"
 
 using namespace suffixsvc;
@@ -173,17 +171,4 @@ void suffixsvc::bind_steps(nb::module_& m) {
             "request"_a, "now"_a)
         .def("step", &step, "requests"_a, "now"_a)
         .def("close", &StepDispatcher::close);
-
-    using Unhandled = std::tuple<nb::bytes, std::optional<std::vector<Answer>>>;
-    nb::class_<FramedConnection>(m, "FramedConnection")
-        .def(nb::init<StepDispatcher&, int, std::size_t>(), "dispatcher"_a, "socket"_a, "max_bytes"_a,
-             nb::keep_alive<1, 2>())
-        .def("next", [](FramedConnection& self) -> std::variant<std::monostate, std::size_t, Unhandled> {
-            UnhandledMessage found = released([&] { return self.next(); });
-            if (found.kind == UnhandledMessage::Kind::end) return {};
-            if (found.kind == UnhandledMessage::Kind::too_long) return found.length;
-            std::optional<std::vector<Answer>> items;
-            if (!found.items.empty()) items = to_answers(std::move(found.items));
-            return Unhandled(to_bytes(found.message), std::move(items));
-        });
 }
