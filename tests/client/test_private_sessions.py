@@ -1,4 +1,4 @@
-"""Private sessions of the embedded engine and of both clients: never stored, drafted by nobody else."""
+"""Private sessions of the engine and of both clients: never stored, and no other session drafts from them."""
 
 from __future__ import annotations
 

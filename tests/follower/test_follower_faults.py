@@ -258,7 +258,7 @@ def test_another_tokenizer_is_refused(cache: SuffixCache, follow: Connect) -> No
 
 
 def test_closing_does_not_wait_for_a_service_that_hangs() -> None:
-    """Neither for closes that nobody waits for, nor for discards, nor for one that is waited for."""
+    """Neither for closes without a waiting caller, nor for discards, nor for one that is waited for."""
     service = ScriptedLog(lambda _number: contents())
     service.hanging.set()
     config = replace(CONFIG, client=replace(CONFIG.client, call_timeout_s=1.0))

@@ -95,7 +95,7 @@ def test_ended_answers_do_not_wait_for_a_paused_service(service: ServeProcess) -
 
 
 def test_what_ended_while_the_service_was_paused_is_stored_when_it_answers(service: ServeProcess) -> None:
-    """A follower keeps it; private text is kept by nobody."""
+    """A follower keeps it; private text is not kept."""
     now = [0.0]
     with memory_of(service.address, call_timeout_s=0.3, clock=lambda: now[0]) as memory:
         stored, later, private = (memory.open(Caller(store=store), [1, 2]) for store in (True, True, False))

@@ -165,7 +165,7 @@ class Applier:
         if entry is not None and entry.generation:
             sealed, digests = sealed_from_proto(message)
             if not _covers(sealed.segments, entry.copy.manifest()):
-                # a segment was lost while nobody listened: its outputs are hot again, and were not sent
+                # a segment was lost between two streams: its outputs are hot again, and were not sent
                 entry.generation = 0
                 self._to_load.append(entry)
                 return

@@ -1,4 +1,4 @@
-"""Closes that nobody waits for, until the service has answered: the journal of a follower."""
+"""Closes without a waiting caller, until the service has answered: the journal of a follower."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnClosed = Callable[[OutputId | None, SuffixError | None], None]
 
 
 def _ignored(_output_id: OutputId | None, _error: SuffixError | None) -> None:
-    """Nobody asks how a discard went."""
+    """Receives the end of a discard, which has no receiver."""
 
 
 @dataclass(slots=True, eq=False)

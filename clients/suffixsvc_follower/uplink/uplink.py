@@ -5,7 +5,7 @@
 
 Nothing is queued per token: the thread compares the length of each session's text with what it has recorded.
 The record is the journal (``suffixsvc_client.protocol.token_log``): a session that the service lost is opened
-again from it. Closes that nobody waits for are in unsent_closes.py until the service has answered.
+again from it. Closes without a waiting caller are in unsent_closes.py until the service has answered.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Uplink(ClosedOnExit):
                 return
 
     def _attempt(self, close: UnsentClose) -> None:
-        """A close that nobody waits for."""
+        """A close without a waiting caller."""
         try:
             with close.session.lock:
                 output_id = close.session.close(commit=close.commit, incomplete=close.incomplete)

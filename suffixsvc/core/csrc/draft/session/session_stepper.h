@@ -28,7 +28,7 @@ struct StepCounters {
     std::atomic<std::uint64_t> drafts{0};    // drafts of at least one token
     std::atomic<std::uint64_t> drafted{0};   // drafted tokens
     std::atomic<std::uint64_t> accepted{0};  // accepted tokens
-    // Told of every step that wrote tokens; null: nobody is. Set before the first step.
+    // Told of every step that wrote tokens; null: no thread is. Set before the first step.
     std::shared_ptr<WriteSignal> written;
 };
 
