@@ -18,6 +18,7 @@ PACKAGES = {
     "suffixsvc_cli",
     "suffixsvc_client",
     "suffixsvc_driver",
+    "suffixsvc_follower",
     "suffixsvc_models",
     "suffixsvc_openai",
 }
