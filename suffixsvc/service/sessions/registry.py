@@ -220,7 +220,7 @@ class SessionRegistry:
     ) -> OutputId | None:
         """Close a session with its entry's lock held, then forget the incomplete outputs that it replaces."""
         session_id, identity = entry.session_id, entry.identity
-        wrote = session.has_output
+        shared = session.has_output and session.visible  # before a close, which ends that
         replaced = incomplete_outputs.contained_in(self._cache, session, session_id)
         entry.resumed_outputs = tuple(each.output_id for each in replaced)
         try:
@@ -233,7 +233,7 @@ class SessionRegistry:
         left: tuple[OutputId, ...] = ()
         if expired:
             left = (entry.resumed_outputs or entry.previous_outputs) if output_id is None else (output_id,)
-        refused = expired and wrote and session.visible and output_id is None
+        refused = expired and shared and output_id is None
         self._end(entry, ClosedSession(identity, output_id, expired, left, refused=refused))
         if output_id is not None or not commit:
             incomplete_outputs.forget(self._cache, replaced, output_id)
