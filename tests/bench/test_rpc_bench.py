@@ -21,6 +21,7 @@ from suffixsvc_bench.rpc.follower_figures import (
     fan_out_share,
     flat_out,
     opening_seconds,
+    service_with,
     written_to_drafted,
 )
 from suffixsvc_bench.rpc.follower_steps import follower_steps
@@ -62,15 +63,15 @@ def test_followers_are_measured() -> None:
     steps = follower_steps(lambda _: None, calls=4, seed=0, loads=((1000, "hot"),))
     assert json.loads(json.dumps(steps)) == steps
     assert (steps[0]["mode"], steps[0]["followed_per_second"], steps[0]["calls"]) == ("hot", 1000, 4)
-    opened = opening_seconds(20_000, 1)
-    assert opened["tokens"] >= 20_000
-    figures: dict[str, Any] = {
-        "open_hot": opened,
-        "open_sealed": None,
-        "written_to_drafted_ms": written_to_drafted(3),
-        "fan_out": fan_out_share(0.2, 1),
-        "flat_out": flat_out(0.2, 1),
-    }
+    with service_with(20_000) as service:
+        figures: dict[str, Any] = {
+            "open_hot": opening_seconds(service, 1),
+            "open_sealed": None,
+            "written_to_drafted_ms": written_to_drafted(service, 3),
+            "fan_out": fan_out_share(service, 0.2, 1),
+            "flat_out": flat_out(service, 0.2, 1),
+        }
+    assert figures["open_hot"]["tokens"] >= 20_000
     assert json.loads(json.dumps(figures)) == figures
     for name, field in (("open_hot", "seconds"), ("written_to_drafted_ms", "p50"), ("flat_out", "ratio")):
         assert figures[name][field] > 0

@@ -62,7 +62,11 @@ def test_a_forked_process_has_a_connection_of_its_own(folder: Path, transport: s
             each for each in service.ready["addresses"] if each.startswith("unix:") == (transport == "unix")
         ]
         command = [sys.executable, "-c", _FORK, address]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        # without it, a channel of the child may never connect
+        environment = os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "1"}
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment
+        )
     assert ran.returncode == 0, ran.stderr
 
 

@@ -26,9 +26,7 @@ PATH: Final = "crash"
 #: tokens of an output at most: those of key k are k * WIDTH, k * WIDTH + 1, ...
 WIDTH: Final = 16
 CONFIG: Final = FollowerConfig(
-    client=ClientConfig(
-        step_timeout_s=60, open_timeout_s=60, breaker_pause_s=0.01, breaker_max_pause_s=0.05, direct=False
-    ),
+    client=ClientConfig(step_timeout_s=60, open_timeout_s=60, breaker_pause_s=0.01, breaker_max_pause_s=0.05),
     connect_seconds=60,
 )
 

@@ -98,7 +98,7 @@ def _require_closed(call: Callable[[], object]) -> None:
 
 def ends(address: str) -> None:
     """Ends without closing anything, while the service is stopped."""
-    client = ClientConfig(step_timeout_s=0.2, open_timeout_s=0.2, call_timeout_s=0.5, direct=False)
+    client = ClientConfig(step_timeout_s=0.2, open_timeout_s=0.2, call_timeout_s=0.5)
     follower = Follower(address, replace(CONFIG, client=client), [(PATH, "")])
     assert follower.wait(PATH, 60)
     live = [follower.namespace(PATH).open_session([1]) for _ in range(40)]

@@ -41,9 +41,7 @@ LIMITS = Limits(seal_tokens=64, max_store_bytes=1 << 28)
 FOLLOWERS = 3
 #: quick to try again: faults are many
 CONFIG = FollowerConfig(
-    client=ClientConfig(
-        step_timeout_s=60, open_timeout_s=60, breaker_pause_s=0.01, breaker_max_pause_s=0.05, direct=False
-    ),
+    client=ClientConfig(step_timeout_s=60, open_timeout_s=60, breaker_pause_s=0.01, breaker_max_pause_s=0.05),
     connect_seconds=60,
 )
 #: tokens by which an output is recognised: all of its tokens occur in no other

@@ -24,7 +24,7 @@ PATH = "acme/sql"
 TEXT = [7, 8, 9, 10, 11, 12]
 QUICK = replace(
     CONFIG,
-    client=replace(CONFIG.client, breaker_pause_s=0.01, breaker_max_pause_s=0.05, direct=False),
+    client=replace(CONFIG.client, breaker_pause_s=0.01, breaker_max_pause_s=0.05),
 )
 
 

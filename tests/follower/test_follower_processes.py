@@ -34,7 +34,7 @@ LEASE_S = 1.5
 def program(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A program of this folder, which is killed in the end."""
     command = [sys.executable, str(HERE / name), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "GRPC_ENABLE_FORK_SUPPORT": "1"}
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )

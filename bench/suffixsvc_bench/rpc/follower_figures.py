@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,9 +70,13 @@ class Role:
         self._process.wait(_PATIENCE)
 
 
+#: address of a service, and its process id
+Service = tuple[str, int]
+
+
 @contextmanager
-def _service(tokens: int) -> Iterator[tuple[str, int]]:
-    """A service with about so many tokens in the namespace; its address and its process id."""
+def service_with(tokens: int) -> Iterator[Service]:
+    """A service with about so many tokens in the namespace; 0: with those that every process has."""
     with tempfile.TemporaryDirectory(prefix="sfx-") as name, service_process(Path(name)) as addresses:
         address = addresses["unix"]
         with SuffixClient(address) as client:
@@ -88,38 +92,42 @@ def _service(tokens: int) -> Iterator[tuple[str, int]]:
         yield address, int(ready["pid"])
 
 
-def opening_seconds(tokens: int, rounds: int) -> dict[str, Any]:
-    """Seconds from opening a follower to its first draft, in a service of so many tokens."""
-    with _service(tokens) as (address, _):
-        text = Workload(1).outputs(NAMESPACE, 256, _OUTPUT_TOKENS)[0].token_ids
-        seconds = []
-        for _ in range(rounds):
-            began = time.perf_counter()
-            with Follower(address, namespaces=[(NAMESPACE, "")]) as follower:
-                follower.wait(NAMESPACE, _PATIENCE)
-                with follower.namespace(NAMESPACE).open_session([1]) as session:
-                    drafted = len(session.step(text[100:108].tolist()))
-                    seconds.append(time.perf_counter() - began)
-                    session.close(commit=False)
-            if not drafted:
-                raise RuntimeError("nothing was drafted")
-        with SuffixClient(address) as client:
-            stats = client.namespace(NAMESPACE).stats()
-        with Role("hold", address, 1), Role("hold", address, 1) as second:
-            memory = second.ask()
-        return {
-            "tokens": stats.tokens,
-            "hot_tokens": stats.hot_tokens,
-            "segments": stats.segments,
-            "seconds": float(np.median(seconds)),
-            "second_private_bytes": memory["after"] - memory["before"],
-        }
+def opening_seconds(service: Service, rounds: int) -> dict[str, Any]:
+    """Seconds from opening a follower to its first draft, and the private memory of the second one of a host.
+
+    Args:
+        service: one with tokens, see :func:`service_with`.
+    """
+    address, _ = service
+    text = Workload(1).outputs(NAMESPACE, 1, _OUTPUT_TOKENS)[0].token_ids
+    seconds = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        with Follower(address, namespaces=[(NAMESPACE, "")]) as follower:
+            follower.wait(NAMESPACE, _PATIENCE)
+            with follower.namespace(NAMESPACE).open_session([1]) as session:
+                drafted = len(session.step(text[100:108].tolist()))
+                seconds.append(time.perf_counter() - began)
+                session.close(commit=False)
+        if not drafted:
+            raise RuntimeError("nothing was drafted")
+    with SuffixClient(address) as client:
+        stats = client.namespace(NAMESPACE).stats()
+    with Role("hold", address, 1), Role("hold", address, 1) as second:
+        memory = second.ask()
+    return {
+        "tokens": stats.tokens,
+        "hot_tokens": stats.hot_tokens,
+        "segments": stats.segments,
+        "seconds": float(np.median(seconds)),
+        "second_private_bytes": memory["after"] - memory["before"],
+    }
 
 
-def written_to_drafted(phrases: int) -> dict[str, float]:
+def written_to_drafted(service: Service, phrases: int) -> dict[str, float]:
     """Milliseconds from a step in one process until another process can draft its tokens."""
+    address, _ = service
     with (
-        _service(0) as (address, _),
         Role("read", address, phrases) as reader,
         Follower(address, namespaces=[(NAMESPACE, "")]) as follower,
     ):
@@ -139,20 +147,22 @@ def written_to_drafted(phrases: int) -> dict[str, float]:
 
 
 def fan_out_share(
-    seconds: float, followers: int, sessions: int = 16, per_second: int = 50
+    service: Service, seconds: float, followers: int, sessions: int = 16, per_second: int = 50
 ) -> dict[str, float]:
     """Share of a core that the service takes for the text of live sessions, without and with followers."""
-    shares = []
-    for count in (0, followers):
-        with _service(0) as (address, pid), ExitStack() as stack:
-            stack.enter_context(Role("write", address, sessions, sessions * per_second))
-            if count:
-                stack.enter_context(Role("hold", address, count))
-            time.sleep(1.0)
-            before = _cpu_seconds(pid)
-            time.sleep(seconds)
-            shares.append((_cpu_seconds(pid) - before) / seconds)
-    return {"writing": shares[0], "with_followers": shares[1], "fan_out": shares[1] - shares[0]}
+    address, pid = service
+    with Role("write", address, sessions, sessions * per_second):
+        writing = _share_of_core(pid, seconds)
+        with Role("hold", address, followers):
+            both = _share_of_core(pid, seconds)
+    return {"writing": writing, "with_followers": both, "fan_out": both - writing}
+
+
+def _share_of_core(pid: int, seconds: float) -> float:
+    time.sleep(min(1.0, seconds))
+    before = _cpu_seconds(pid)
+    time.sleep(seconds)
+    return (_cpu_seconds(pid) - before) / seconds
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -160,20 +170,20 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 
-def flat_out(seconds: float, rounds: int) -> dict[str, float]:
+def flat_out(service: Service, seconds: float, rounds: int) -> dict[str, float]:
     """Steps a second of two followers in processes of their own, and of two threads of one engine."""
-    with _service(0) as (address, _):
-        of_followers, embedded = [], []
-        for _ in range(rounds):
-            with Role("flat-embedded", address, seconds, 2) as engine:
-                embedded.append(engine.ask())
-            with (
-                Role("flat-follower", address, seconds, 1) as one,
-                Role("flat-follower", address, seconds, 2) as two,
-            ):
-                one.begin()
-                two.begin()
-                of_followers.append(one.result() + two.result())
+    address, _ = service
+    of_followers, embedded = [], []
+    for _ in range(rounds):
+        with Role("flat-embedded", address, seconds, 2) as engine:
+            embedded.append(engine.ask())
+        with (
+            Role("flat-follower", address, seconds, 1) as one,
+            Role("flat-follower", address, seconds, 2) as two,
+        ):
+            one.begin()
+            two.begin()
+            of_followers.append(one.result() + two.result())
     mine, theirs = float(np.median(of_followers)), float(np.median(embedded))
     return {"followers": mine, "embedded": theirs, "ratio": mine / theirs}
 
@@ -186,14 +196,17 @@ def follower_figures(notify: Callable[[str], None], options: RpcOptions) -> dict
         options: sizes and durations. Without sealed tokens "open_sealed" is None.
     """
     seconds, sealed = options.seconds, options.sealed_tokens
-    found: dict[str, Any] = {}
-    for name, measure in (
-        ("open_hot", lambda: opening_seconds(options.hot_tokens, 3)),
-        ("open_sealed", lambda: opening_seconds(sealed, 3) if sealed else None),
-        ("written_to_drafted_ms", lambda: written_to_drafted(max(3, round(10 * seconds)))),
-        ("fan_out", lambda: fan_out_share(seconds, 8)),
-        ("flat_out", lambda: flat_out(seconds / 2, 3)),
-    ):
-        notify(name)
-        found[name] = measure()
+    found: dict[str, Any] = {"open_sealed": None}
+    for name, tokens in (("open_hot", options.hot_tokens), ("open_sealed", sealed)):
+        if tokens:
+            notify(name)
+            with service_with(tokens) as service:
+                found[name] = opening_seconds(service, 3)
+    with service_with(0) as service:
+        notify("written_to_drafted_ms")
+        found["written_to_drafted_ms"] = written_to_drafted(service, round(10 * seconds))
+        notify("fan_out")
+        found["fan_out"] = fan_out_share(service, seconds, 8)
+        notify("flat_out")
+        found["flat_out"] = flat_out(service, seconds / 2, 3)
     return found
