@@ -1,4 +1,4 @@
-"""Steps of a follower beside those of the embedded engine, and of the engine once more as a control."""
+"""Steps of a follower beside those of an embedded engine, and of another engine as a control."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOADS: Final = tuple((per_second, mode) for per_second in (0, 1000) for mode in
 def follower_steps(
     notify: Callable[[str], None], *, calls: int, seed: int, loads: Sequence[tuple[int, str]] = _LOADS
 ) -> list[dict[str, Any]]:
-    """Time steps of one session of a follower, of an embedded engine, and of another session of the engine.
+    """Time steps of one session of a follower, of an embedded engine, and of another embedded engine.
 
     Args:
         notify: called with a description before each configuration.
@@ -70,16 +70,20 @@ def _timed(per_second: int, pause_s: float, calls: int, workload: Workload) -> d
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sfx-"))
         address = stack.enter_context(service_process(Path(folder)))["unix"]
-        cache = stack.enter_context(SuffixCache())
+        # caches of their own: sessions of one would draft from each other's text, which is the same
+        caches = [stack.enter_context(SuffixCache()) for _ in range(2)]
         known = workload.outputs(NAMESPACE, _OUTPUTS, _OUTPUT_TOKENS)
-        cache.namespace(NAMESPACE).add_outputs(known)
+        for cache in caches:
+            cache.namespace(NAMESPACE).add_outputs(known)
         with SuffixClient(address) as client:
             client.namespace(NAMESPACE).add_outputs(known)
         if per_second:
             stack.enter_context(Role("write", address, _WRITERS, per_second))
         prompts, texts = [workload.text(_PROMPT_TOKENS)], [workload.text(_TEXT_TOKENS)]
         follower = stack.enter_context(closing(FollowerSteps(address, prompts, texts, _MAX_DRAFT_TOKENS)))
-        engine = stack.enter_context(closing(EngineSteps(cache, prompts, texts, _MAX_DRAFT_TOKENS)))
-        control = stack.enter_context(closing(EngineSteps(cache, prompts, texts, _MAX_DRAFT_TOKENS)))
+        engine, control = (
+            stack.enter_context(closing(EngineSteps(cache, prompts, texts, _MAX_DRAFT_TOKENS)))
+            for cache in caches
+        )
         taken = alternating((follower, engine, control), calls, _ROUNDS, pause_s, _WARM_CALLS)
     return dict(zip(("follower", "engine", "control"), map(percentiles, taken), strict=True))

@@ -135,7 +135,8 @@ class Uplink(ClosedOnExit):
 
     def _run(self) -> None:
         while not self._closed:
-            self.written.wait(_IDLE_SECONDS)
+            if self.written.wait(_IDLE_SECONDS):
+                time.sleep(_SHORTEST_WINDOW)  # the step that told of it must not wait for this thread's GIL
             with self._lock:
                 sessions = [session for session in self._sessions if session.has_news]
             began = time.thread_time()
@@ -144,7 +145,7 @@ class Uplink(ClosedOnExit):
             except Exception:  # a defect must not end the thread
                 log.exception("what sessions wrote could not be sent")
             window = _WINDOW_PER_COST * (time.thread_time() - began)
-            time.sleep(min(max(window, _SHORTEST_WINDOW), _LONGEST_WINDOW))
+            time.sleep(min(window, _LONGEST_WINDOW))
 
     def _send(self, sessions: list[SentSession]) -> None:
         """Send what was written, in one message."""
