@@ -68,8 +68,8 @@ def test_followers_are_measured() -> None:
             "open_hot": opening_seconds(service, 1),
             "open_sealed": None,
             "written_to_drafted_ms": written_to_drafted(service, 3),
-            "fan_out": fan_out_share(service, 0.2, 1),
-            "flat_out": flat_out(service, 0.2, 1),
+            "fan_out": fan_out_share(service, 0.1, 1),
+            "flat_out": flat_out(service, 0.1, 1),
         }
     assert figures["open_hot"]["tokens"] >= 20_000
     assert json.loads(json.dumps(figures)) == figures
