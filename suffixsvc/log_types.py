@@ -84,3 +84,11 @@ class NamespaceContents:
     position: LogPosition
     sealed: SealedContents
     learned: bytes
+
+
+def covers(segments: Sequence[SegmentRecord], before: Sequence[SegmentRecord]) -> bool:
+    """Whether every range of an earlier manifest is in one of a later manifest."""
+    return all(
+        any(each.first_lsn <= old.first_lsn and old.last_lsn <= each.last_lsn for each in segments)
+        for old in before
+    )

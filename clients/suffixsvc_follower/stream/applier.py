@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
 from typing import Final
 
 from suffixsvc import wire
 from suffixsvc.errors import ProtocolError, UnsupportedVersionError
-from suffixsvc.log_types import Deletion, LogPosition, NamespaceContents
+from suffixsvc.log_types import Deletion, LogPosition, NamespaceContents, covers
 from suffixsvc.log_wire import WATCH_PROTOCOL, output_from_proto, position_from_proto, sealed_from_proto
-from suffixsvc.types import SegmentRecord
 from suffixsvc.v1 import watch_pb2 as pb
 from suffixsvc_follower.contents.mirrors import LivePiece
 from suffixsvc_follower.stream.followed import Followed, FollowedTable
@@ -164,7 +162,7 @@ class Applier:
         entry = self._table.get(message.namespace)
         if entry is not None and entry.generation:
             sealed, digests = sealed_from_proto(message)
-            if not _covers(sealed.segments, entry.copy.manifest()):
+            if not covers(sealed.segments, entry.copy.manifest()):
                 # a segment was lost between two streams: its outputs are hot again, and were not sent
                 entry.generation = 0
                 self._to_load.append(entry)
@@ -203,15 +201,6 @@ class Applier:
         entry.refused = wire.error_from_detail(message.error)
         entry.ready.set()  # nothing will come: waiters end
         log.warning("namespace %s is not followed: %s", entry.path, entry.refused)
-
-
-def _covers(segments: Iterable[SegmentRecord], before: Iterable[SegmentRecord]) -> bool:
-    """Whether every range of an earlier manifest is in one of a later manifest."""
-    later = list(segments)
-    return all(
-        any(each.first_lsn <= old.first_lsn and old.last_lsn <= each.last_lsn for each in later)
-        for old in before
-    )
 
 
 def _checked(welcome: pb.WatchWelcome) -> pb.WatchWelcome:

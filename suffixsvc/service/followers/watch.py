@@ -26,14 +26,14 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
     tokenizer_mismatch,
 )
-from suffixsvc.log_types import LogChanges, LogPosition, NamespaceContents, SealedContents
+from suffixsvc.log_types import LogChanges, LogPosition, NamespaceContents, SealedContents, covers
 from suffixsvc.log_wire import position_from_proto
 from suffixsvc.service.followers.live_feed import LiveFeed
 from suffixsvc.service.followers.registry import FollowerRegistry
 from suffixsvc.service.followers.replies import ReplyWriter, TooLargeError
 from suffixsvc.service.followers.segment_files import SegmentFiles
 from suffixsvc.service.followers.stream import MAX_FOLLOWED, Followed, FollowerStream, StreamEnd
-from suffixsvc.types import SegmentRecord, StoredOutput
+from suffixsvc.types import StoredOutput
 from suffixsvc.v1 import watch_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -348,7 +348,7 @@ class WatchReplies:
             segments = self._feed.segments(path)
             if segments == followed.segments:
                 continue
-            if followed.segments is not None and not _covers(segments, followed.segments):
+            if followed.segments is not None and not covers(segments, followed.segments):
                 # outputs of a segment that was lost are hot again
                 self._to_send[path] = None
                 continue
@@ -367,11 +367,3 @@ class WatchReplies:
 def _matches(expected: str, tokenizer: str) -> bool:
     """Whether a follower's fingerprint goes with that of a namespace; "" goes with any."""
     return not expected or not tokenizer or expected == tokenizer
-
-
-def _covers(segments: tuple[SegmentRecord, ...], before: tuple[SegmentRecord, ...]) -> bool:
-    """Whether every range of an earlier manifest is in one of a later manifest."""
-    return all(
-        any(each.first_lsn <= old.first_lsn and old.last_lsn <= each.last_lsn for each in segments)
-        for old in before
-    )
