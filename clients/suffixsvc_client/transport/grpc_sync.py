@@ -57,7 +57,7 @@ class GrpcTransport:
         self._begin()
 
     def _begin(self) -> None:
-        self._channels: Channels[grpc.Channel] = Channels(self._target, self._peer, _connect, close_channel)
+        self._channels: Channels[grpc.Channel] = Channels(self._target, self._peer, connect, close_channel)
         self._lock = threading.RLock()  # a signal's handler may close while its thread holds it
         self._stream: _Stream | None = None
         self._forks = Forks.count
@@ -233,7 +233,8 @@ class _Stream:
             self._channels.release(self._held)
 
 
-def _connect(address: str) -> grpc.Channel:
+def connect(address: str) -> grpc.Channel:
+    """A channel to a gRPC address; the argument of ``Channels``."""
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 

@@ -13,8 +13,8 @@ from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.transport.channels import Channels, close_channel
 from suffixsvc.v1 import watch_pb2
 from suffixsvc_client.protocol.effects import METHODS
+from suffixsvc_client.transport.grpc_sync import connect
 from suffixsvc_client.transport.interface import (
-    CHANNEL_OPTIONS,
     error_from_rpc,
     multicallable,
     parse,
@@ -40,7 +40,7 @@ class WatchChannel(ClosedOnExit):
         self._channels: Channels[grpc.Channel] = Channels(
             target,
             service_peer(service_uid),
-            lambda address: grpc.insecure_channel(address, options=CHANNEL_OPTIONS),
+            connect,
             close_channel,
         )
 
