@@ -90,6 +90,7 @@ class AsyncSuffixClient(ClientHandle[AsyncRunner]):
         super().__init__(settings, AsyncRunner(chosen))
 
     step_many = _awaited(ClientVerbs.step_many)
+    post_many = _awaited(ClientVerbs.post_many)
     namespaces = _awaited(ClientVerbs.namespaces)
     delete_namespace = _awaited(ClientVerbs.delete_namespace)
     stats = _awaited(ClientVerbs.stats)

@@ -115,6 +115,7 @@ class SuffixClient(ClosedOnExit, ClientHandle[BlockingRunner]):
         super().__init__(settings, BlockingRunner(chosen))
 
     step_many = _blocking(ClientVerbs.step_many)
+    post_many = _blocking(ClientVerbs.post_many)
     namespaces = _blocking(ClientVerbs.namespaces)
     delete_namespace = _blocking(ClientVerbs.delete_namespace)
     stats = _blocking(ClientVerbs.stats)

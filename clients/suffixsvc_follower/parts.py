@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -31,8 +30,6 @@ from suffixsvc_follower.uplink.uplink import Uplink
 #: period of the background task, and the number of periods from a report of use to the next
 _TICK_SECONDS: Final = 0.25
 _TICKS_PER_REPORT: Final = 4
-#: time after the end of a session for which the service may still send its text
-_ENDED_SECONDS: Final = 60.0
 #: limits of local sessions; the service applies its own when it opens them
 _LIMITS: Final = Limits()
 
@@ -51,14 +48,10 @@ class FollowerParts(ClosedOnExit):
         self.client = SuffixClient(target, config.client)
         self._channel = WatchChannel(target, config.client.service_uid)
         segments = SegmentSource(config.segment_cache, config.max_segment_cache_bytes, self._channel.fetch)
-        #: ids of this process's sessions, whose live text is here already
-        self._own: set[str] = set()
-        #: of these, those that are over, with the times
-        self._ended: deque[tuple[float, str]] = deque()
         self.table = FollowedTable(self._new_entry)
         self._opener = SegmentOpener(self.table, segments)
         self.applier = Applier(self.table, self._opener)
-        self.uplink = Uplink(self.client, config.max_unsent_tokens, self._session_ended)
+        self.uplink = Uplink(self.client, config.max_unsent_tokens)
         self._abandoned: Abandoned = deque()
         self._reports = UseReports(self.table)
         self._ticks = 0
@@ -104,15 +97,14 @@ class FollowerParts(ClosedOnExit):
             return remote.open_session(prompt, output if len(output) else None, labels, reads or None)
         sent = None
         if not private:
-            session_id = str(uuid4())
-            self._own.add(session_id)  # before the service can send its text back
-            try:
-                sent = remote.open_session(
-                    prompt, output if len(output) else None, labels, reads or None, session_id, learns=False
-                )
-            except BaseException:
-                self._session_ended(session_id)
-                raise
+            sent = remote.open_session(
+                prompt,
+                output if len(output) else None,
+                labels,
+                reads or None,
+                str(uuid4()),
+                follower_id=self.follower_id,
+            )
         try:
             entries = [self.follow(path, tokenizer) for path in (remote.path, *self._reads(reads, tokenizer))]
             session = FollowerSession(
@@ -129,7 +121,6 @@ class FollowerParts(ClosedOnExit):
             )
         except BaseException:
             if sent is not None:
-                self._session_ended(sent.verbs.state.session_id)
                 sent.close(commit=False)
             raise
         for entry in entries:
@@ -144,11 +135,7 @@ class FollowerParts(ClosedOnExit):
 
     def _new_entry(self, path: str, tokenizer: str) -> Followed:
         copy = NamespaceCopy(path, hot_limit_bytes=self._config.max_hot_bytes, written=self.uplink.written)
-        copy.mirrors.own = self._own
         return Followed(path, tokenizer, copy)
-
-    def _session_ended(self, session_id: str) -> None:
-        self._ended.append((time.monotonic(), session_id))
 
     # ---------------------------------------------------------------------------------------- background
 
@@ -162,8 +149,6 @@ class FollowerParts(ClosedOnExit):
         if self._ticks % _TICKS_PER_REPORT:
             return
         self.uplink.retry()
-        while self._ended and self._ended[0][0] < time.monotonic() - _ENDED_SECONDS:
-            self._own.discard(self._ended.popleft()[1])
         for entry in self.table.take_idle(self._config.idle_seconds):
             self.connection.send(pb.WatchRequest(unfollow=pb.UnfollowNamespace(namespace=entry.path)))
             self.applier.drop(entry)

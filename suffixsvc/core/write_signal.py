@@ -8,7 +8,11 @@ from suffixsvc.core import _ext
 
 
 class WriteSignal(_ext.WriteSignal):
-    """Told by sessions that they wrote; see csrc/base/sync/write_signal.h. One thread waits."""
+    """Told by sessions that they wrote; see csrc/base/sync/write_signal.h. One thread waits.
+
+    Args:
+        delay_seconds: from a write until the thread is told of it; at most 3600.
+    """
 
     def wait(self, seconds: float) -> bool:
         """Wait for a write since the last call; False after ``seconds`` without one."""

@@ -112,6 +112,9 @@ class Handlers:
     def message_bytes(self, data: bytes) -> bytes:
         """Answer a serialised stream message; the core answers plain steps without protobuf objects.
 
+        Returns:
+            The serialised reply; empty for a message that wants none.
+
         Raises:
             What :meth:`answer_remaining` raises.
         """
@@ -142,6 +145,8 @@ class Handlers:
             reply = _batch_reply(
                 steps, starmap(self.sessions.steps.answer, zip(steps, answered, strict=True))
             )
+        if request.no_reply:
+            return b""
         reply.id = request.id
         return reply.SerializeToString()
 

@@ -44,7 +44,7 @@ class SuffixCacheServicer:
         self, request_iterator: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
         """Answer the messages of a stream, which stay bytes; see :meth:`Handlers.message_bytes`."""
-        return map(self._handlers.message_bytes, request_iterator)
+        return filter(None, map(self._handlers.message_bytes, request_iterator))
 
     def ExportNgrams(  # noqa: N802 - gRPC's method name
         self, request: pb.ExportNgramsRequest, context: grpc.ServicerContext

@@ -18,7 +18,7 @@ TREE_MODE_TREE: TreeMode
 TREE_MODE_AUTO: TreeMode
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ("namespace", "tokenizer", "prompt_token_ids", "output_token_ids", "labels", "reads", "verify_cost", "session_id", "no_learning", "private")
+    __slots__ = ("namespace", "tokenizer", "prompt_token_ids", "output_token_ids", "labels", "reads", "verify_cost", "session_id", "follower_id", "private")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -34,7 +34,7 @@ class OpenSessionRequest(_message.Message):
     READS_FIELD_NUMBER: _ClassVar[int]
     VERIFY_COST_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    NO_LEARNING_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWER_ID_FIELD_NUMBER: _ClassVar[int]
     PRIVATE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     tokenizer: str
@@ -44,9 +44,9 @@ class OpenSessionRequest(_message.Message):
     reads: _containers.RepeatedScalarFieldContainer[str]
     verify_cost: _types_pb2.VerifyCost
     session_id: str
-    no_learning: bool
+    follower_id: str
     private: bool
-    def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., output_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., reads: _Optional[_Iterable[str]] = ..., verify_cost: _Optional[_Union[_types_pb2.VerifyCost, _Mapping]] = ..., session_id: _Optional[str] = ..., no_learning: bool = ..., private: bool = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., output_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., reads: _Optional[_Iterable[str]] = ..., verify_cost: _Optional[_Union[_types_pb2.VerifyCost, _Mapping]] = ..., session_id: _Optional[str] = ..., follower_id: _Optional[str] = ..., private: bool = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
     __slots__ = ("session_id", "length")
@@ -141,18 +141,20 @@ class CloseSessionReply(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., output_id: _Optional[int] = ...) -> None: ...
 
 class StreamRequest(_message.Message):
-    __slots__ = ("id", "open", "steps", "append_context", "close")
+    __slots__ = ("id", "open", "steps", "append_context", "close", "no_reply")
     ID_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     APPEND_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    NO_REPLY_FIELD_NUMBER: _ClassVar[int]
     id: int
     open: OpenSessionRequest
     steps: StepBatch
     append_context: AppendContextRequest
     close: CloseSessionRequest
-    def __init__(self, id: _Optional[int] = ..., open: _Optional[_Union[OpenSessionRequest, _Mapping]] = ..., steps: _Optional[_Union[StepBatch, _Mapping]] = ..., append_context: _Optional[_Union[AppendContextRequest, _Mapping]] = ..., close: _Optional[_Union[CloseSessionRequest, _Mapping]] = ...) -> None: ...
+    no_reply: bool
+    def __init__(self, id: _Optional[int] = ..., open: _Optional[_Union[OpenSessionRequest, _Mapping]] = ..., steps: _Optional[_Union[StepBatch, _Mapping]] = ..., append_context: _Optional[_Union[AppendContextRequest, _Mapping]] = ..., close: _Optional[_Union[CloseSessionRequest, _Mapping]] = ..., no_reply: bool = ...) -> None: ...
 
 class StepBatch(_message.Message):
     __slots__ = ("items",)

@@ -203,14 +203,25 @@ class Procedures:
         step.state.on_failure(step.call, error)
         self.counters.empty(_reason(error))
 
-    def append_context(self, state: SessionState) -> Procedure[None]:
-        """Send context that the state has accepted; the next step's answer shows whether it arrived."""
-        if state.phase is not Phase.LIVE or self.breaker.open or not (requests := state.unsent_requests()):
+    def post(self, states: Sequence[SessionState]) -> Procedure[None]:
+        """Send what live sessions have recorded, without an answer: that of a later step shows whether it
+        arrived."""
+        if self.breaker.open:
             return
+        live = [state for state in states if state.phase is Phase.LIVE]
+        message = pb.StreamRequest()
+        requests = [request for state in live for request in state.post_unsent(message.steps)]
+        if message.steps.items:
+            requests.append(message)
+        if not requests:
+            return
+        for request in requests:
+            request.no_reply = True
         try:
             yield Post(requests)
         except SuffixError:
-            state.on_post_failure()
+            for state in live:
+                state.on_post_failure()
 
     # ------------------------------------------------------------------------------------------- closing
 

@@ -51,7 +51,7 @@ class SessionState:
         reads: Sequence[str] | None = None,
         session_id: str = "",
         *,
-        learns: bool = True,
+        follower_id: str = "",
         private: bool = False,
     ) -> None:
         self._lock = threading.RLock()
@@ -59,7 +59,7 @@ class SessionState:
         self._tokenizer = tokenizer
         self._labels = validate_labels(labels)
         self._reads = [validate_namespace(path) for path in validate_reads(reads)]
-        self._learns = learns
+        self._follower_id = follower_id
         self.private = private
         self._tokens = TokenLog(as_token_array(prompt, "prompt_token_ids"))
         if output is not None:
@@ -210,12 +210,22 @@ class SessionState:
         with self._lock:
             self._sent = self._acked
 
-    def unsent_requests(self) -> list[pb.StreamRequest]:
-        """Messages for all unsent tokens, to be posted without waiting for replies."""
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the service has acknowledged all tokens."""
+        return self._acked == len(self._tokens)
+
+    def post_unsent(self, batch: pb.StepBatch) -> Sequence[pb.StreamRequest]:
+        """Add the unsent tokens to a batch that is posted; messages for those that cannot be part of a step,
+        which are posted first."""
         with self._lock:
-            requests = [self._stream_request(p) for p in self._tokens.pieces(self._sent, len(self._tokens))]
+            preceding, at, tokens = self._unsent_step()
+            if tokens:
+                item = batch.items.add()
+                item.session_id, item.seq = self.session_id, self._next_seq()
+                item.at, item.new_token_ids = at, tokens
             self._sent = len(self._tokens)
-            return requests
+            return preceding
 
     # ------------------------------------------------------------------------------------------- opening
 
@@ -241,7 +251,7 @@ class SessionState:
                 labels=self._labels,
                 reads=self._reads,
                 session_id=self.session_id,
-                no_learning=not self._learns,
+                follower_id=self._follower_id,
                 private=self.private,
             )
 

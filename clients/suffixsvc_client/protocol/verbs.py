@@ -92,7 +92,7 @@ class SessionVerbs:
             InvalidTokensError, SessionClosedError: nothing was appended.
         """
         self.state.record_context(token_ids)
-        return self._procedures.append_context(self.state)
+        return self._procedures.post([self.state])
 
     def close(
         self, commit: bool = True, *, incomplete: bool = False, wait: bool = True
@@ -153,7 +153,7 @@ class NamespaceVerbs(Generic[S]):
         reads: Sequence[str] | None = None,
         session_id: str = "",
         *,
-        learns: bool = True,
+        follower_id: str = "",
         private: bool = False,
     ) -> Procedure[S]:
         """Begin a generation. If the service cannot be reached, the session is opened later, and its drafts
@@ -166,7 +166,8 @@ class NamespaceVerbs(Generic[S]):
             labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
             reads: paths of other namespaces to draft from; output is stored in this one only.
             session_id: id at the service, unused so far, such as a UUID; "" = one is chosen.
-            learns: drafting at the service learns from the tokens. False if the caller drafts by itself.
+            follower_id: of the follower that drafts for the session (``suffixsvc_follower``): the service learns
+                nothing from its tokens, and does not send them back to it.
             private: the service drafts for the session, but no other session drafts from what it writes, and
                 closing it stores nothing. Its text is sent to the service all the same: only a follower
                 (``suffixsvc_follower``) drafts without that.
@@ -184,7 +185,7 @@ class NamespaceVerbs(Generic[S]):
             labels,
             reads,
             session_id,
-            learns=learns,
+            follower_id=follower_id,
             private=private,
         )
         yield from self._procedures.open(state)
@@ -354,6 +355,10 @@ class ClientVerbs:
         """
         states = [(session.verbs.state, arguments) for session, arguments in steps]
         return self.procedures.steps([(state, state.record_step(**given)) for state, given in states])
+
+    def post_many(self, sessions: Sequence[HasSessionVerbs]) -> Procedure[None]:
+        """Send the tokens that the sessions have recorded without waiting for an answer, in one message."""
+        return self.procedures.post([session.verbs.state for session in sessions])
 
     def namespaces(self, prefix: str = "") -> Procedure[list[NamespaceRecord]]:
         """The service's namespaces at or below the path ``prefix``, ordered by path; all if it is "".

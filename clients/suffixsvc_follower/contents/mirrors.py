@@ -61,7 +61,6 @@ class Mirrors:
         limit_tokens: limit of the tokens of all mirrors; the oldest ones are dropped.
 
     Attributes:
-        own: ids of sessions of this process, whose pieces are ignored; any thread may change it.
         dropped: mirrors that were dropped because of the limit.
     """
 
@@ -70,7 +69,6 @@ class Mirrors:
         self._limit = limit_tokens
         self._mirrors: dict[str, _Mirror] = {}
         self._tokens = 0
-        self.own: set[str] = set()
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -92,7 +90,7 @@ class Mirrors:
         for piece in pieces:
             if piece.ended:
                 self.end(piece.session_id)
-            elif piece.session_id not in self.own:
+            else:
                 self._append(piece)
 
     def end(self, session_id: str) -> None:

@@ -20,13 +20,11 @@ class SentSession:
     Attributes:
         lock: held around every call but those of properties.
         closing: a close was begun, which sends the text from then on.
-        first_id: the id under which it was opened; a session that the service lost can get another one.
     """
 
     def __init__(self, native: core.Session, remote: ClientSession) -> None:
         self._native = native
         self.remote = remote
-        self.first_id = remote.verbs.state.session_id
         self._recorded = len(native)
         self.lock = threading.Lock()
         self.closing = False
@@ -43,6 +41,11 @@ class SentSession:
     def has_news(self) -> bool:
         """Whether tokens were written since the last call of :meth:`record`."""
         return len(self._native) != self._recorded
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the service has acknowledged what was recorded."""
+        return self.remote.verbs.state.acknowledged
 
     def record(self) -> bool:
         """Record what was written since the last call, to be sent with the next step; whether there was

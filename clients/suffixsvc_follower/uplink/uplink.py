@@ -11,13 +11,14 @@ again from it. Closes without a waiting caller are in unsent_closes.py until the
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from suffixsvc.core import WriteSignal
 from suffixsvc.errors import ServiceError, ServiceUnavailableError, SuffixError
@@ -32,6 +33,10 @@ log = logging.getLogger(__name__)
 _SHORTEST_WINDOW: Final = 0.002
 _LONGEST_WINDOW: Final = 0.02
 _WINDOW_PER_COST: Final = 20
+#: estimated time of gRPC's threads for one message
+_SENDING_SECONDS: Final = 500e-6
+#: seconds between two messages whose answer is waited for: what is lost is sent again then
+_CONFIRM_SECONDS: Final = 0.25
 #: seconds after which sessions are looked at although none has told that it wrote
 _IDLE_SECONDS: Final = 0.5
 #: closes that wait for the service's disk concurrently: its group commit writes them together. Half of them
@@ -45,21 +50,17 @@ class Uplink(ClosedOnExit):
     Args:
         client: of the service.
         max_unsent_tokens: see ``FollowerConfig``.
-        on_ended: called with the first id of every session that is over at the service, or given up.
     """
 
-    def __init__(
-        self, client: SuffixClient, max_unsent_tokens: int, on_ended: Callable[[str], None] = lambda _id: None
-    ) -> None:
+    def __init__(self, client: SuffixClient, max_unsent_tokens: int) -> None:
         self._client = client
-        self._on_ended = on_ended
         self._lock = threading.Lock()
         self._sessions: set[SentSession] = set()
         self._unsent = UnsentCloses(max_unsent_tokens)
         #: sessions that were garbage-collected before they were closed
         self.abandoned: deque[SentSession] = deque()
-        #: told when sessions write tokens
-        self.written = WriteSignal()
+        #: told when sessions write tokens, later: a step must not wait for this thread's GIL
+        self.written = WriteSignal(_SHORTEST_WINDOW)
         self._closed = False
         self._closers = ThreadPoolExecutor(_CLOSERS, thread_name_prefix="suffixsvc-closing")
         self._thread = threading.Thread(target=self._run, name="suffixsvc-uplink", daemon=True)
@@ -134,32 +135,46 @@ class Uplink(ClosedOnExit):
     # ------------------------------------------------------------------------------------------ sending
 
     def _run(self) -> None:
+        confirmed_at = -math.inf
         while not self._closed:
-            if self.written.wait(_IDLE_SECONDS):
-                time.sleep(_SHORTEST_WINDOW)  # the step that told of it must not wait for this thread's GIL
+            self.written.wait(_IDLE_SECONDS)
+            # an answer costs both processes as much as the message
+            confirm = time.monotonic() >= confirmed_at + _CONFIRM_SECONDS
             with self._lock:
-                sessions = [session for session in self._sessions if session.has_news]
+                sessions = [s for s in self._sessions if s.has_news or (confirm and not s.arrived)]
             began = time.thread_time()
             try:
-                self._send(sessions)
+                if self._send(sessions, confirm=confirm):
+                    confirmed_at = time.monotonic()
             except Exception:  # a defect must not end the thread
                 log.exception("what sessions wrote could not be sent")
-            window = _WINDOW_PER_COST * (time.thread_time() - began)
-            time.sleep(min(window, _LONGEST_WINDOW))
+                time.sleep(_IDLE_SECONDS)
+            if sessions:
+                cost = time.thread_time() - began + _SENDING_SECONDS
+                time.sleep(min(_WINDOW_PER_COST * cost, _LONGEST_WINDOW))
 
-    def _send(self, sessions: list[SentSession]) -> None:
-        """Send what was written, in one message."""
+    def _send(self, sessions: list[SentSession], *, confirm: bool) -> bool:
+        """Send what was written, in one message.
+
+        Args:
+            confirm: wait for the answer.
+
+        Returns:
+            Whether everything is known to have arrived.
+        """
         held: list[SentSession] = []
-        steps: list[tuple[Any, dict[str, Any]]] = []
         try:
             for session in sessions:
-                if not session.lock.acquire(blocking=False):
-                    continue  # it is being closed, which sends the rest
-                held.append(session)
-                if not session.closing and session.record():
-                    steps.append((session.remote, {"new_token_ids": (), "max_draft_tokens": 0}))
-            if steps:
-                self._client.step_many(steps)
+                if session.lock.acquire(blocking=False):  # otherwise it is being closed, which sends the rest
+                    held.append(session)
+                    if not session.closing:
+                        session.record()
+            sent = [session.remote for session in held if not session.closing]
+            if not confirm:
+                self._client.post_many(sent)
+            elif sent:
+                self._client.step_many([(each, {"new_token_ids": (), "max_draft_tokens": 0}) for each in sent])
+            return confirm and all(session.arrived for session in held)
         finally:
             for session in held:
                 session.lock.release()
@@ -183,7 +198,7 @@ class Uplink(ClosedOnExit):
             on_closed(output_id, None)
 
     def _add_unsent(self, close: UnsentClose) -> None:
-        self._remove(close.session, over=False)
+        self._remove(close.session)
         if self._closed:
             self._give_up(close, _closed_error())
             return
@@ -213,7 +228,6 @@ class Uplink(ClosedOnExit):
             raise
         else:
             if self._unsent.remove(close):
-                self._on_ended(close.session.first_id)
                 close.on_closed(output_id, None)
         self._send_unsent()
 
@@ -223,14 +237,11 @@ class Uplink(ClosedOnExit):
             log.error("the output of session %s is lost: %s", session_id, error)
         else:
             log.warning("session %s ends at the service when it is idle: %s", session_id, error)
-        self._on_ended(close.session.first_id)
         close.on_closed(None, error)
 
-    def _remove(self, session: SentSession, *, over: bool = True) -> None:
+    def _remove(self, session: SentSession) -> None:
         with self._lock:
             self._sessions.discard(session)
-        if over:
-            self._on_ended(session.first_id)
 
     def _submit(self, work: Callable[[], None], on_cancelled: Callable[[], None] = lambda: None) -> bool:
         """Run work on the pool; False after :meth:`close`, and at the end of the interpreter.

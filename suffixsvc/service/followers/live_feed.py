@@ -1,7 +1,8 @@
 """Live text for followers: one thread polls the live sessions and hands what they wrote to all followers.
 
 Sessions do nothing for it but tell the thread that they wrote. A message is made once per namespace and tick,
-and shared by the followers of the namespace. The next tick follows after a window that is long enough for the
+and shared by the followers of the namespace but those of which sessions wrote: theirs leaves out what they
+have. The next tick follows after a window that is long enough for the
 fan-out to take a twentieth of a core, and at most MAX_WINDOW_SECONDS.
 
     tick        sessions whose length changed ──> pieces ──> one message ──> the queue of every follower
@@ -12,9 +13,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -34,8 +35,8 @@ MAX_WINDOW_SECONDS: Final = 0.02
 _IDLE_SECONDS: Final = 1.0
 #: a window is this many times the cost of the last fan-out: 5 % of a core
 _WINDOW_PER_COST: Final = 20
-#: estimated time of sending one message to one follower
-_SENDING_SECONDS: Final = 100e-6
+#: estimated time of gRPC's threads for one message to one follower
+_SENDING_SECONDS: Final = 300e-6
 #: live text that waits for a follower; beyond it, all of it is dropped
 MAX_QUEUED_BYTES: Final = 1 << 20
 #: output tokens of the live sessions of a namespace that a new subscriber gets; beyond it, the ends of each
@@ -48,10 +49,12 @@ class Subscriber:
     Args:
         wake: called when there is something to take.
         on_lost: called when live text was dropped.
+        follower_id: of the follower, which has the text of its own sessions.
     """
 
-    def __init__(self, wake: Callable[[], None], on_lost: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], on_lost: Callable[[], None], follower_id: str) -> None:
         self._wake, self._on_lost = wake, on_lost
+        self.follower_id = follower_id
         self._lock = threading.Lock()
         self._queue: list[tuple[str, bytes]] = []
         self._bytes = 0
@@ -105,12 +108,27 @@ class _Progress:
     """What the subscribers of a namespace have of one session."""
 
     session: Session
+    #: the follower that has its text; "": none
+    follower_id: str = ""
     #: length of its text at the last look
     length: int = 0
     #: end of the last piece; 0: no piece was sent
     end: int = 0
     #: its output was retracted
     retracted: bool = False
+
+
+class _Change(NamedTuple):
+    """What a session wrote; None: it is over, or retracted its output."""
+
+    session_id: str
+    piece: TextPiece | None
+    #: the follower that has it already; "": none
+    follower_id: str
+
+
+#: sessions by id, and the ids of the followers that have their text
+_Live: TypeAlias = dict[str, tuple["Session", str]]
 
 
 @dataclass(slots=True, eq=False)
@@ -157,7 +175,7 @@ class LiveFeed:
             subscriber.drop(path)
             if subscriber not in namespace.subscribers:
                 namespace.subscribers.append(subscriber)
-            messages = self._writer.live(path, _present(namespace), reset=reset)
+            messages = self._messages(path, _present(namespace), subscriber.follower_id, reset=reset)
             self._subscribed.set()
             return messages
 
@@ -214,29 +232,50 @@ class LiveFeed:
     def tick(self) -> int:
         """Hand out what was written since the last tick; the number of messages to followers."""
         with self._lock:
-            live: dict[str, dict[str, Session]] = {path: {} for path in self._active}
+            live: dict[str, _Live] = {path: {} for path in self._active}
             for entry in self._table.entries():
                 path, session = entry.identity[0], entry.session
                 if session is not None and path in self._namespaces:
-                    live.setdefault(path, {})[entry.session_id] = session
+                    live.setdefault(path, {})[entry.session_id] = session, entry.follower_id
             return sum(
                 self._hand_out(path, self._namespaces[path], sessions) for path, sessions in live.items()
             )
 
-    def _live_of(self, path: str) -> dict[str, Session]:
+    def _live_of(self, path: str) -> _Live:
         return {
-            entry.session_id: session
+            entry.session_id: (session, entry.follower_id)
             for entry in self._table.entries()
             if entry.identity[0] == path and (session := entry.session) is not None
         }
 
-    def _hand_out(self, path: str, namespace: _Namespace, live: dict[str, Session]) -> int:
-        messages = self._writer.live(path, list(_changes(namespace, live)))
+    def _hand_out(self, path: str, namespace: _Namespace, live: _Live) -> int:
+        changes = list(_changes(namespace, live))
         self._note_active(path, namespace)
-        if messages:
-            for subscriber in namespace.subscribers:
+        if not changes:
+            return 0
+        writers = {change.follower_id for change in changes}
+        shared: list[bytes] | None = None
+        sent = 0
+        for subscriber in namespace.subscribers:
+            if subscriber.follower_id in writers:
+                messages = self._messages(path, changes, subscriber.follower_id)
+            else:
+                messages = shared = self._messages(path, changes, "") if shared is None else shared
+            if messages:
                 subscriber.offer(path, messages)
-        return len(messages) * len(namespace.subscribers)
+                sent += len(messages)
+        return sent
+
+    def _messages(
+        self, path: str, changes: Iterable[_Change], follower_id: str, *, reset: bool = False
+    ) -> list[bytes]:
+        """Messages of the changes that a follower does not have; "": of all."""
+        pieces = (
+            (change.session_id, change.piece)
+            for change in changes
+            if not follower_id or change.follower_id != follower_id
+        )
+        return self._writer.live(path, pieces, reset=reset)
 
     def _note_active(self, path: str, namespace: _Namespace) -> None:
         if namespace.sessions:
@@ -252,25 +291,25 @@ class LiveFeed:
                     subscriber.lose()
 
 
-def _changes(namespace: _Namespace, live: dict[str, Session]) -> Iterator[tuple[str, TextPiece | None]]:
+def _changes(namespace: _Namespace, live: _Live) -> Iterator[_Change]:
     """Yield what changed in the sessions of a namespace, and record it."""
     known = namespace.sessions
     for session_id, progress in list(known.items()):
-        session = live.get(session_id)
+        session, _ = live.get(session_id, (None, ""))
         # the store has decided on the output of a closed session before its live text is discarded
         if session is progress.session or (session is None and not progress.session.settled):
             continue
         del known[session_id]
         if progress.end and not progress.retracted:
-            yield session_id, None
-    for session_id, session in live.items():
-        progress = known.get(session_id) or known.setdefault(session_id, _Progress(session))
+            yield _Change(session_id, None, progress.follower_id)
+    for session_id, (session, follower_id) in live.items():
+        progress = known.get(session_id) or known.setdefault(session_id, _Progress(session, follower_id))
         if progress.retracted:
             continue
         if not session.visible:
             progress.retracted = True
             if progress.end:
-                yield session_id, None
+                yield _Change(session_id, None, follower_id)
             continue
         length = session.length
         if length == progress.length:
@@ -278,14 +317,14 @@ def _changes(namespace: _Namespace, live: dict[str, Session]) -> Iterator[tuple[
         progress.length = length
         for piece in session.live_pieces(progress.end, length):
             progress.end = piece.end
-            yield session_id, piece
+            yield _Change(session_id, piece, follower_id)
 
 
-def _present(namespace: _Namespace) -> Iterator[tuple[str, TextPiece | None]]:
+def _present(namespace: _Namespace) -> Iterator[_Change]:
     """Yield the text of the sessions of a namespace as far as subscribers have it."""
     shown = {key: each for key, each in namespace.sessions.items() if each.end and not each.retracted}
     most = _PRESENT_TOKENS // max(1, len(shown))
     for session_id, progress in shown.items():
         first = max(0, progress.end - most)
         for piece in progress.session.live_pieces(0, progress.end, first=first):
-            yield session_id, piece
+            yield _Change(session_id, piece, progress.follower_id)

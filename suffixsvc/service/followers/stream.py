@@ -80,7 +80,7 @@ class FollowerStream:
         #: the greatest LSN that a position in a reply had, and the node of the log
         self.horizon = LogPosition(0, 0, 0)
         self.name = name_of(hello)
-        self.subscriber = Subscriber(self._signal.set, self._live_text_lost)
+        self.subscriber = Subscriber(self._signal.set, self._live_text_lost, hello.follower_id)
         self.follower = registry.connect(self.name, self._signal.set, self._replaced)
 
     # -------------------------------------------------------------------------------------- life cycle

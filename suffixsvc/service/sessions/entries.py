@@ -26,6 +26,8 @@ class SessionEntry:
     slot: SessionSlot
     lock: SessionSlot  #: the slot's mutex
     session: Session | None = None
+    #: the follower that drafts for the session and has its text; "": this service drafts
+    follower_id: str = ""
     #: answer to the slot's last ``seq`` if that was an append; the slot holds the answer to a step
     context_answer: pb.AppendContextReply | None = None
     #: incomplete outputs left by the previous session of this id and identity

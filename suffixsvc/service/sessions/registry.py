@@ -98,8 +98,9 @@ class SessionRegistry:
         except BaseException:
             self.table.remove_unopened(entry)
             raise
-        if request.no_learning:
+        if request.follower_id:
             entry.session.stop_learning()
+            entry.follower_id = request.follower_id
         entry.session.attach(entry.slot, DEFAULT_VERIFY_COST if cost is None else cost)
         self.table.opened(entry)
         self._cache.feed.written.notify()  # a resumed session has text before its first step

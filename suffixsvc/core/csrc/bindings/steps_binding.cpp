@@ -46,7 +46,16 @@ std::vector<Answer> step(StepDispatcher& self, const std::vector<Request>& reque
 
 void suffixsvc::bind_steps(nb::module_& m) {
     nb::class_<WriteSignal>(m, "WriteSignal")
-        .def(nb::init<>())
+        .def(
+            "__init__",
+            [](WriteSignal* self, double delay_seconds) {
+                if (!(delay_seconds >= 0 && delay_seconds <= 3600))
+                    throw nb::value_error("delay_seconds must be from 0 to 3600");
+                using Seconds = std::chrono::duration<double>;
+                new (self)
+                    WriteSignal(std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(delay_seconds)));
+            },
+            "delay_seconds"_a = 0.0)
         .def("notify", &WriteSignal::notify)
         .def("clear", &WriteSignal::clear)
         .def_prop_ro("descriptor", &WriteSignal::descriptor);

@@ -141,6 +141,7 @@ std::optional<DispatchReply> StepDispatcher::answer(std::string_view request, do
         if (step.tokens.size() > (max_draft_ + 1) * sizeof(Token)) return std::nullopt;
     DispatchReply reply;
     reply.items = step(batch->steps, now);
+    if (batch->no_reply) return DispatchReply{};
     const auto refused = [](const StepAnswer& answer) { return std::holds_alternative<StepOutcome>(answer); };
     if (std::none_of(reply.items.begin(), reply.items.end(), refused)) {
         std::vector<std::string> answers;

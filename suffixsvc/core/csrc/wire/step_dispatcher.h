@@ -57,8 +57,8 @@ class StepDispatcher {
     // Takes steps in parallel on all cores; returns the answer to each. A refused step does not affect the
     // others.
     std::vector<StepAnswer> step(std::span<const StepRequest> requests, double now);
-    // The reply to a serialised StreamRequest; nullopt, without a change, for anything but plain steps of at
-    // most a draft and one token. Accepts arbitrary bytes.
+    // The reply to a serialised StreamRequest, empty for one that wants none; nullopt, without a change, for
+    // anything but plain steps of at most a draft and one token. Accepts arbitrary bytes.
     std::optional<DispatchReply> answer(std::string_view request, double now);
     // From now on answer() returns nullopt.
     void close() { closed_ = true; }

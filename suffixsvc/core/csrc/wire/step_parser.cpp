@@ -128,6 +128,9 @@ std::optional<ParsedBatch> parse_steps(std::string_view message, std::size_t max
             case key(1, kVarint):
                 batch.id = in.varint();
                 break;
+            case key(6, kVarint):
+                batch.no_reply = in.varint() != 0;
+                break;
             case key(3, kBytes): {
                 if (found) return std::nullopt;
                 found = true;

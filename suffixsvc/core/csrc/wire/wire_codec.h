@@ -30,6 +30,7 @@ struct StepRequest {
 
 struct ParsedBatch {
     std::uint64_t id = 0;
+    bool no_reply = false;
     std::vector<StepRequest> steps;  // views into the message
 };
 
