@@ -21,7 +21,7 @@ from suffixsvc.errors import (
     UnknownSessionError,
 )
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc.v1 import suffix_cache_pb2_grpc
+from suffixsvc.v1 import suffix_cache_pb2_grpc, types_pb2
 from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_client.transport.grpc_sync import GrpcTransport
 from support.serving import PATIENCE_S, ServeProcess, eventually, serving, socket_dir
@@ -86,6 +86,18 @@ def test_many_messages_at_once(address: str) -> None:
         requests = [context(opened.open.session_id, [1] * 800, 1 + 800 * n) for n in range(1000)]
         replies = transport.exchange(requests, PATIENCE_S)
         assert [reply.append_context.length for reply in replies] == [1 + 800 * (n + 1) for n in range(1000)]
+
+
+def test_messages_that_want_no_reply_are_not_answered(address: str) -> None:
+    with transport_to(address) as transport:
+        [opened] = transport.exchange([opening()], PATIENCE_S)
+        unanswered, answered = (context(opened.open.session_id, [1] * 8, 1 + 8 * n) for n in range(2))
+        unanswered.no_reply = True
+        [reply] = transport.exchange([answered], PATIENCE_S)
+        assert reply.error.code == types_pb2.ERROR_CODE_APPEND_GAP
+        transport.post([unanswered])
+        [reply] = transport.exchange([answered], PATIENCE_S)  # replies come in the order of the messages
+        assert reply.append_context.length == 17
 
 
 def test_a_session_that_changes_threads_keeps_its_order(address: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from faulty_service import FaultyService
 
@@ -15,7 +16,8 @@ from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.policies import Policies
 from suffixsvc.service import server, servicer
 from suffixsvc.v1 import watch_pb2 as pb
-from suffixsvc_follower import Follower, parts
+from suffixsvc_client.transport.grpc_sync import GrpcTransport
+from suffixsvc_follower import Follower
 from suffixsvc_follower.stream import connection
 from support.following import CONFIG, Connect, followed, held, logged
 from support.serving import eventually, socket_dir
@@ -99,16 +101,30 @@ def test_the_journal_has_a_limit(service: FaultyService, caplog: pytest.LogCaptu
         assert followed(follower, PATH).copy.live_sessions == 0
 
 
-def test_ids_of_sessions_are_not_kept(service: FaultyService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_ENDED_SECONDS", 0.0)
-    with Follower(service.address, QUICK, [(PATH, "")]) as follower:
-        for number in range(20):
-            session = follower.namespace(PATH).open_session([1])
-            session.step(TEXT)
-            session.close(commit=number % 3 == 0, wait=number % 2 == 0)
-        open_one = follower.namespace(PATH).open_session([1])
-        eventually(lambda: len(follower._parts._own) == 1, "that of the open session is left")
-        open_one.close()
+def test_text_that_did_not_arrive_is_sent_again(
+    service: FaultyService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages without a reply are lost; those whose reply is waited for show it."""
+    monkeypatch.setattr(GrpcTransport, "post", lambda _self, _requests: None)
+    with (
+        Follower(service.address, QUICK, [(PATH, "")]) as follower,
+        Follower(service.address, QUICK, [(PATH, "")]) as other,
+    ):
+        assert follower.wait(PATH, 60)
+        assert other.wait(PATH, 60)
+        session = follower.namespace(PATH).open_session([1])
+        sent = session.sent
+        assert sent is not None
+        for number in range(40):
+            session.step([100 + number])
+            if number % 10 == 0:
+                eventually(lambda: not sent.has_news and sent.arrived, "the service has it")
+        eventually(
+            lambda: followed(other, PATH).copy.index.count(np.arange(100, 140, dtype=np.int32)),
+            "the other has it",
+        )
+        assert followed(follower, PATH).copy.mirrors.tokens == 0
+        assert session.close() is not None
 
 
 def test_a_full_segment_cache(

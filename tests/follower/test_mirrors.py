@@ -91,12 +91,6 @@ def test_empty_pieces_and_unknown_sessions_do_nothing(copy: NamespaceCopy) -> No
     assert len(copy.mirrors) == 0
 
 
-def test_sessions_of_this_process_are_ignored(copy: NamespaceCopy) -> None:
-    copy.mirrors.own.add("mine")
-    copy.mirrors.apply([piece(0, CONTEXT, OUTPUT, name="mine")])
-    assert len(copy.mirrors) == copy.index.stats().tokens == 0
-
-
 def test_a_reset_discards_all_live_text_first(copy: NamespaceCopy) -> None:
     copy.mirrors.apply([piece(0, [], OUTPUT, name="a"), piece(0, [], OUTPUT, name="b")])
     copy.mirrors.apply([piece(0, [], [1, 2, 3], name="a")], reset=True)

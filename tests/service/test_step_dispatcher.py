@@ -101,6 +101,7 @@ messages = st.lists(
     st.builds(
         pb.StreamRequest,
         id=st.sampled_from([0, 1, 300, 2**64 - 1]),
+        no_reply=st.sampled_from([False, False, True]),
         steps=st.builds(pb.StepBatch, items=st.lists(steps, max_size=3)),
     ),
     max_size=6,
@@ -208,6 +209,17 @@ def test_plain_steps_are_answered_by_the_dispatcher(dispatcher: Service) -> None
     assert first.token_ids.tolist() == SQL[8 : 8 + len(first)] != []
     assert [item.reply.length for item in reply.steps.items] == [10, 3]
     assert len(second) == 0
+
+
+@pytest.mark.parametrize("ids", [SQL[:3], SQL[:20]], ids=["of the dispatcher", "larger than a decode step"])
+def test_a_message_that_wants_no_reply_gets_none(dispatcher: Service, ids: list[int]) -> None:
+    """Its steps are taken, and those that are refused leave the others alone."""
+    dispatcher.open("a")
+    message = batch(step("absent", 5), step("a", *ids))
+    message.no_reply = True
+    assert dispatcher.handlers.message_bytes(message.SerializeToString()) == b""
+    [item] = dispatcher.answer(batch(step("a", 9))).steps.items
+    assert item.reply.length == 2 + len(ids) + 1
 
 
 def test_trees_are_written_with_their_parents(dispatcher: Service) -> None:

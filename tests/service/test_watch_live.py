@@ -119,10 +119,10 @@ def test_long_runs_are_split(cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
 class Taken:
     """A subscriber whose messages are read at will."""
 
-    def __init__(self, feed: LiveFeed) -> None:
+    def __init__(self, feed: LiveFeed, follower_id: str = "reader") -> None:
         self.lost = 0
         self.feed = feed
-        self.subscriber = Subscriber(lambda: None, self._lose)
+        self.subscriber = Subscriber(lambda: None, self._lose, follower_id)
 
     def _lose(self) -> None:
         self.lost += 1
@@ -160,6 +160,29 @@ def test_a_message_is_made_once_for_all_subscribers(handlers: Handlers, feed: Li
     feed.leave(one.subscriber)
     handlers.step(step(session_id, 7))
     assert feed.tick() == 0
+
+
+def test_a_follower_is_not_sent_the_text_of_its_own_sessions(handlers: Handlers, feed: LiveFeed) -> None:
+    for session_id, follower_id in (("of one", "one"), ("of two", "two"), ("of a client", "")):
+        handlers.open_session(
+            pb.OpenSessionRequest(namespace="a", session_id=session_id, follower_id=follower_id)
+        )
+    everything = {"of one", "of two", "of a client"}
+    readers = {name: Taken(feed, name) for name in ("one", "two", "three")}
+    for number, (name, reader) in enumerate(readers.items()):
+        present = everything if number else set()
+        assert {piece.session_id for piece in reader.begin()} == present - {f"of {name}"}
+        for session_id in everything:
+            handlers.step(step(session_id, 4))
+        feed.tick()
+        for other, begun in readers.items():
+            expected = everything - {f"of {other}"} if number >= list(readers).index(other) else set()
+            assert {piece.session_id for piece in begun.take()} == expected
+    for session_id in everything:
+        handlers.close_session(pb.CloseSessionRequest(session_id=session_id, discard=True))
+    feed.tick()
+    for name, reader in readers.items():
+        assert {piece.session_id for piece in reader.take() if piece.ended} == everything - {f"of {name}"}
 
 
 def test_a_new_subscriber_gets_the_present_text_and_then_what_follows(

@@ -166,8 +166,8 @@ class NamespaceVerbs(Generic[S]):
             labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
             reads: paths of other namespaces to draft from; output is stored in this one only.
             session_id: id at the service, unused so far, such as a UUID; "" = one is chosen.
-            follower_id: of the follower that drafts for the session (``suffixsvc_follower``): the service learns
-                nothing from its tokens, and does not send them back to it.
+            follower_id: of the follower that drafts for the session (``suffixsvc_follower``): the service
+                learns nothing from its tokens, and does not send them back to it.
             private: the service drafts for the session, but no other session drafts from what it writes, and
                 closing it stores nothing. Its text is sent to the service all the same: only a follower
                 (``suffixsvc_follower``) drafts without that.

@@ -173,7 +173,8 @@ class Uplink(ClosedOnExit):
             if not confirm:
                 self._client.post_many(sent)
             elif sent:
-                self._client.step_many([(each, {"new_token_ids": (), "max_draft_tokens": 0}) for each in sent])
+                nothing = {"new_token_ids": (), "max_draft_tokens": 0}
+                self._client.step_many([(session, nothing) for session in sent])
             return confirm and all(session.arrived for session in held)
         finally:
             for session in held:
