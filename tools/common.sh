@@ -61,3 +61,17 @@ watch_ninja() {
     wait "$pid" || return
     echo "  done after $((SECONDS - started)) s" >&2
 }
+
+# llama_flags: print the compiler flags that llama.cpp needs here: none, or those that leave out AMX where the
+# compiler's AMX code crashes (tools/amx_probe.c).
+llama_flags() {
+    local probe status=0
+    probe=$(mktemp)
+    if "${CC:-cc}" -O2 -march=native -o "$probe" tools/amx_probe.c 2>/dev/null; then
+        # in a subshell, whose report of a signal is not printed
+        ("$probe"; exit) >/dev/null 2>&1 || status=$?
+    fi
+    rm -f "$probe"
+    # 128 and more: ended by a signal
+    ((status < 128)) || echo "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+}

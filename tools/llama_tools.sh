@@ -66,7 +66,9 @@ tar -xzf "$build"/sdist/*.tar.gz -C "$build/src" --strip-components 1 >>"$log" 2
 
 # Static, so that each program is one file; without TLS and the web page, which need more libraries and a download.
 # A source archive does not contain its build number, so it is given here.
+flags=$(llama_flags)
 "$venv/bin/cmake" -G Ninja -S "$build/src/llama.cpp" -B "$build/cmake" \
+    -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
     -DCMAKE_MAKE_PROGRAM="$PWD/$venv/bin/ninja" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
     -DLLAMA_BUILD_NUMBER="${version%%.*}" -DLLAMA_BUILD_COMMIT=archive -DLLAMA_BUILD_TESTS=OFF \
     -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF >>"$log" 2>&1 ||

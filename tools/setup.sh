@@ -64,27 +64,53 @@ install_core() {
     "${pip[@]}" install --quiet --no-compile --no-build-isolation --editable '.[server,text,caches,cluster,structured,openai,examples,dev]'
 }
 
-install_llama() {
-    local pin log
-    pin=$("$venv/bin/python" -c 'import tomllib
-print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["llama"][0])')
-    if "$venv/bin/python" -c "from importlib.metadata import version
-import llama_cpp, sys
-sys.exit(f'llama-cpp-python=={version(\"llama-cpp-python\")}' != '$pin')" >/dev/null 2>&1; then
-        echo "$pin is installed"
-        return 0
-    fi
-    require_compiler
-    log=$venv/llama-build.log
-    echo "installing $pin: it has no wheels; without a cached build this takes about 6 minutes on two cores"
+# has_llama PIN: whether the pinned version is installed, and can be run here.
+has_llama() {
+    "$venv/bin/python" - "$1" "$flags" <<'END' >/dev/null 2>&1
+import sys
+from importlib.metadata import version
+
+import llama_cpp
+
+pin, flags = sys.argv[1:]
+has_amx = b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
+sys.exit(f"llama-cpp-python=={version('llama-cpp-python')}" != pin or (has_amx and "-mno-amx-int8" in flags))
+END
+}
+
+# build_llama PIN [OPTION ...]: install it, with a progress display.
+build_llama() {
     : >"$log"
     echo "(its output goes to $log)"
-    CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)} \
-        "${pip[@]}" install --verbose "$pin" >"$log" 2>&1 &
+    CFLAGS="${CFLAGS:-} $flags" CXXFLAGS="${CXXFLAGS:-} $flags" \
+        CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)} \
+        "${pip[@]}" install --verbose "$@" >"$log" 2>&1 &
     if ! watch_ninja $! "$log"; then
         tail -n 25 "$log" >&2
         fail "llama-cpp-python could not be installed; the full log is $log"
     fi
+}
+
+install_llama() {
+    local pin log flags
+    require_compiler
+    flags=$(llama_flags)
+    pin=$("$venv/bin/python" -c 'import tomllib
+print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["llama"][0])')
+    if has_llama "$pin"; then
+        echo "$pin is installed"
+        return 0
+    fi
+    log=$venv/llama-build.log
+    [[ -z "$flags" ]] || echo "llama.cpp is built without AMX: what ${CC:-cc} makes for it crashes on this processor"
+    echo "installing $pin: it has no wheels; without a cached build this takes about 6 minutes on two cores"
+    build_llama "$pin"
+    if ! has_llama "$pin" && [[ -n "$flags" ]]; then
+        echo "pip's cache has a build with AMX, which is removed"
+        "${pip[@]}" cache remove llama_cpp_python >>"$log" 2>&1 || true
+        build_llama --force-reinstall --no-deps "$pin"
+    fi
+    has_llama "$pin" || fail "$pin was installed, but cannot be used; the full log is $log"
 }
 
 case "${1:-}" in

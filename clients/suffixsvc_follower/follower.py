@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import SuffixError
 from suffixsvc.runtime.closing import ClosedOnExit
-from suffixsvc.types import Labels, NamespaceRecord, TokenArray
+from suffixsvc.types import DeletedOutputs, Labels, NamespaceRecord, TokenArray
 from suffixsvc_client import (
     ClientNamespace,
     ClientSession,
@@ -161,7 +161,7 @@ class Follower(ClosedOnExit):
         """See ``SuffixClient.namespaces``."""
         return self._parts.client.namespaces(prefix)
 
-    def delete_namespace(self, path: str, *, force: bool = False) -> int:
+    def delete_namespace(self, path: str, *, force: bool = False) -> DeletedOutputs:
         """See ``SuffixClient.delete_namespace``."""
         return self._parts.client.delete_namespace(path, force=force)
 

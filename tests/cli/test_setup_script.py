@@ -106,3 +106,32 @@ def test_existing_programs_of_llama_cpp_are_used(tmp_path: Path) -> None:
     fake(tmp_path, "llama-server", "exit 0")
     result = llama_tools(tmp_path)
     assert (result.returncode, result.stdout) == (0, f"{tmp_path}\n")
+
+
+@pytest.mark.parametrize(
+    ("probe", "flags"),
+    [
+        ("exit 0", []),
+        ("kill -SEGV $$", ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"]),
+        (None, []),
+    ],
+    ids=["runs", "crashes", "cannot be compiled"],
+)
+def test_llama_cpp_is_built_without_amx_where_that_crashes(
+    tmp_path: Path, probe: str | None, flags: list[str]
+) -> None:
+    program = tmp_path / "program"
+    fake(tmp_path, "program", str(probe))
+    copies = f'while [ "$1" != -o ]; do shift; done; rm "$2"; cp "{program}" "$2"'
+    fake(tmp_path, "compiler", "exit 1" if probe is None else copies)
+    result = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "source tools/common.sh; flags=$(llama_flags); echo $flags"],
+        cwd=SCRIPT.parents[1],
+        env={**os.environ, "CC": str(tmp_path / "compiler")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert result.stdout.split() == flags
+    assert result.stderr == ""

@@ -1,6 +1,10 @@
 // Concurrent steps: every thread owns a set of sessions in one shared namespace and steps them in batches,
 // with steppers that are closed and reopened; then through a dispatcher. At the end the counters must agree
 // with the requests.
+#include <poll.h>
+
+#include <chrono>
+
 #include "base/sync/parallel_for.h"
 #include "common.h"
 #include "draft/session/session_stepper.h"
@@ -127,12 +131,53 @@ void threads_step_their_sessions() {
     require_sound(*all.index);
 }
 
+// One thread waits for the writes of others, as a follower's uplink does; sessions stop learning meanwhile, and
+// their learner is merged with another one.
+void a_waiting_thread_sees_every_write() {
+    const Sessions all(kThreads);
+    all.counters->written = std::make_shared<WriteSignal>(std::chrono::microseconds(100));
+    const auto written = [&] {
+        std::size_t tokens = 0;
+        for (const auto& session : all.sessions) tokens += session->length();
+        return tokens;
+    };
+    constexpr std::size_t kTokens = std::size_t{3} * kThreads * kRounds;
+    Threads threads;
+    for (std::size_t t = 0; t < kThreads; ++t)
+        threads.emplace_back([&, t] {
+            for (int round = 0; round < kRounds; ++round) {
+                const Text text{round % 7, round % 5, round % 3};
+                const StepOutcome outcome =
+                    all.steppers[t]->step({.tokens = text, .max_tokens = 4, .cost = all.cost});
+                require(outcome.status == StepStatus::done, "a step failed");
+            }
+        });
+    threads.emplace_back([&] {
+        Learner other;
+        for (int round = 0; round < kRounds / 6; ++round) {
+            require(other.merge(all.learner->difference(Learner().save())), "a difference was refused");
+            require(all.learner->merge(other.difference(Learner().save())), "a difference was refused");
+        }
+        for (const auto& stepper : all.steppers) stepper->stop_learning();
+    });
+    threads.emplace_back([&] {
+        pollfd told{.fd = all.counters->written->descriptor(), .events = POLLIN, .revents = 0};
+        while (written() < kTokens) {
+            require(::poll(&told, 1, 60'000) == 1, "a write was not told of");
+            all.counters->written->clear();
+        }
+    });
+    threads.clear();
+    require(written() == kTokens, "not all was written");
+}
+
 }  // namespace
 
 void stress_steps(const StressArguments&) {
     every_iteration_runs_once();
     dispatcher_serves_many_threads();
     threads_step_their_sessions();
+    a_waiting_thread_sees_every_write();
 }
 
 }  // namespace suffixsvc
