@@ -131,8 +131,8 @@ void threads_step_their_sessions() {
     require_sound(*all.index);
 }
 
-// One thread waits for the writes of others, as a follower's uplink does; sessions stop learning meanwhile, and
-// their learner is merged with another one.
+// One thread waits for the writes of others, as a follower's uplink does; sessions stop learning meanwhile,
+// and their learner is merged with another one.
 void a_waiting_thread_sees_every_write() {
     const Sessions all(kThreads);
     all.counters->written = std::make_shared<WriteSignal>(std::chrono::microseconds(100));

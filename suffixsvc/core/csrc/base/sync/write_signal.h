@@ -36,8 +36,8 @@ class WriteSignal {
     }
     // Readable after a notify() since the last clear(), and the delay.
     int descriptor() const { return timer_; }
-    // What was written before this call is seen by a thread that looks after it. If it comes within the delay,
-    // the thread is told once more.
+    // What was written before this call is seen by a thread that looks after it. If it comes within the
+    // delay, the thread is told once more.
     void clear() {
         std::uint64_t expirations = 0;
         [[maybe_unused]] const auto size = ::read(timer_, &expirations, sizeof expirations);
