@@ -22,10 +22,14 @@ from suffixsvc_driver.targets.single import LlamaTarget
 from support.serving import serving, socket_dir
 from support.tiny_gguf import write_tiny_llama
 
-SETTINGS = ContextSettings(context_size=1024, threads=1, slots=1, max_width=16)
+#: F32 and without flash attention, arithmetic does not depend on the width of a batch
+SETTINGS = ContextSettings(
+    context_size=1024, threads=1, slots=1, max_width=16, kv_type="f32", flash_attention=False
+)
 #: a step costs the same at any width, so that whatever can be drafted is
 CURVE = CostCurve((0.0, *[1.0] * 16), 0.01)
-SAME = (Question("one", "the same"), Question("two", "the same"))
+#: the tiny model's answer to it is as long as may be
+SAME = (Question("one", "hello"), Question("two", "hello"))
 
 
 @contextmanager
@@ -85,11 +89,11 @@ def test_each_process_drafts_from_the_live_text_of_the_other(real_model: Path, t
 
 
 def test_what_both_write_is_the_models_own_text(tiny: Path) -> None:
-    """F32 weights: every token is the same as without drafts and without another process."""
+    """Every token is the same as without drafts and without another process."""
     with job_of(tiny, SAME) as (_, job):
         answers = write_together(job, lambda: None)
     check_turns(answers)
-    assert sum(each.live_tokens for each in answers) > 0
+    assert all(each.live_tokens > 0 for each in answers)
     first, second = (each.answer for each in answers)
     assert first.result.token_ids == second.result.token_ids
     with LlamaModel(tiny) as model, LlamaTarget(model, SETTINGS) as target:

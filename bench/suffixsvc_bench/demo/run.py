@@ -335,11 +335,11 @@ class Demo:
         ]
         self._section(
             "Two processes",
-            "Two processes, each with a model and a follower of its own, answered these questions in "
-            "turns, in a namespace that nothing else writes to. Small numbers mark where a turn begins: the process "
-            "then has the other one's text so far, of which nothing is stored until both answers are written. "
-            f"A drafted token is assumed to cost {STEPS_PER_DRAFTED_TOKEN} steps: this section shows what is "
-            "drafted, not a speed.",
+            "Two processes, each with a model and a follower of its own, answered these questions in turns, "
+            "in a namespace that nothing else writes to. Small numbers mark where turns begin. By then the "
+            "process has received what the other one has written so far, of which nothing is stored until "
+            f"both answers are written. A drafted token is assumed to cost {STEPS_PER_DRAFTED_TOKEN} steps: "
+            "this section shows what is drafted, not a speed.",
             [live.answer for live in found],
             self.live_facts,
         )

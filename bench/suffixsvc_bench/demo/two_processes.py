@@ -208,7 +208,7 @@ class _TurnTaker:
 
     def _end_turn(self, *, ended: bool) -> None:
         (session,) = self.follower.followed(self.path).sessions
-        # a session takes the tokens of a step with the next query; of a prompt alone, nothing is sent to others
+        # a session takes the tokens of a step with the next query; of a prompt alone others receive nothing
         position = 0 if session.sent is None or not self.turns else len(session.sent)
         self.pipe.send(_Progress(self._written, position, ended))
 
