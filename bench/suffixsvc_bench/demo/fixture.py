@@ -119,7 +119,8 @@ class DemoFixture(ModelFixture):
         )
         return LiveJob(
             self.options.target,
-            replace(self.settings, slots=1),
+            # both read their prompts, and check their answers, at the same time
+            replace(self.settings, threads=max(1, self.options.threads // 2), slots=1),
             self.options.offload,
             curve,
             self.address,
