@@ -132,6 +132,23 @@ class Follower(ClosedOnExit):
         """The copy of a namespace and what it is used by; the namespace is followed from now on."""
         return self._parts.follow(validate_namespace(path), "")
 
+    def live_text(self, path: str) -> dict[str, int]:
+        """Live text of other processes that is in this one, and can be drafted from.
+
+        Args:
+            path: of the namespace; it is not followed because of this call.
+
+        Returns:
+            For each live session, by its id at the service: the number of tokens up to the end of the text
+            that has arrived, prompt included.
+        """
+        parts = self._parts
+        entry = parts.table.get(validate_namespace(path))
+        if entry is None:
+            return {}
+        with parts.applier.lock:
+            return entry.copy.mirrors.ends()
+
     @property
     def state(self) -> FollowState:
         """What the follower does at present."""

@@ -113,3 +113,7 @@ class FollowerNamespace:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the contents of the namespace are in this process; whether they are."""
         return self._follower.wait(self.path, timeout_s, tokenizer=self._tokenizer)
+
+    def live_text(self) -> dict[str, int]:
+        """Live text of other processes that is in this one. See ``Follower.live_text``."""
+        return self._follower.live_text(self.path)

@@ -24,9 +24,13 @@ def test_a_drafted_run_pays_for_its_session_and_a_plain_one_for_nothing(tmp_path
     call = Call(agents.PLANNER, FIRST_PASS[0], 0, agents.plan_prompt(FIRST_PASS[0].text))
     with LlamaTarget(model, settings) as target, SuffixCache() as cache:
         curve = LiveCurve(CostCurve.linear(0.1, 8))
-        runner = AgentRunner(target.model, Speculator(target, curve, cache.namespace("demo/tiny")))
+        stored_at_end: list[int] = []
+        speculator = Speculator(target, curve, cache.namespace("demo/tiny"))
+        speculator.on_end = lambda: stored_at_end.append(cache.stats().outputs)
+        runner = AgentRunner(target.model, speculator)
         drafted, plain = runner.drafted(call, DriverConfig()), runner.plain(call)
         assert cache.stats().outputs == 1
+        assert stored_at_end == [0, 1], "it is called before the session is closed"
     assert drafted.outcome.seconds > drafted.result.decode_seconds
     assert plain.outcome.seconds == plain.result.decode_seconds
     assert drafted.result.token_ids == plain.result.token_ids

@@ -103,9 +103,15 @@ def test_live_text_of_a_sibling_is_drafted_and_retracted(cache: SuffixCache, fol
             other.close(commit=False)
             return draft
 
+    namespace = reader.namespace(PATH)
     eventually(lambda: drafted() == TEXT[4:7], "live text is drafted")
+    eventually(
+        lambda: list(namespace.live_text().values()) == [2 + len(TEXT)], "the text of the writer alone"
+    )
+    assert writer.namespace(PATH).live_text() == {}, "its own text is not that of others"
     session.close(commit=False)
     eventually(lambda: drafted() == [], "discarded text is drafted no more")
+    eventually(lambda: namespace.live_text() == {}, "and it is not listed")
     entry = followed(reader, PATH)
     eventually(lambda: len(entry.copy.mirrors) == 0, "its mirror is gone")
     eventually(lambda: cache.stats().sessions == 0, "the service's sessions are closed")

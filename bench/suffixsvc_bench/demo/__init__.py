@@ -6,7 +6,7 @@ questions.py     passes of different questions of the same kind
 agents.py        prompts of the four agents, and parsers of their answers
 pipeline.py      planner -> SQL writer -> executor -> reporter -> Python writer
 agent_runner.py  one call on the real model, with drafts or plain, and its record
-two_processes.py two processes that draft from each other's live text
+two_processes.py two processes that write in turns, drafting from each other's live text
 report.py        report.html
 show.py          terminal output
 options.py       options of the verb

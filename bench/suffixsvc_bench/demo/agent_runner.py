@@ -32,7 +32,8 @@ class Answer:
         prompt, text: prompt and answer as text.
         result: the generation.
         seconds: decoding time with all costs of drafting.
-        process: that wrote it beside another one; "" outside of that stage.
+        process: that wrote it in turns with another one; "" outside of that stage.
+        turns: number of each turn of the process, and the tokens that were written before it.
     """
 
     call: Call
@@ -41,6 +42,7 @@ class Answer:
     result: Result
     seconds: float
     process: str = ""
+    turns: tuple[tuple[int, int], ...] = ()
 
     @property
     def outcome(self) -> Outcome:

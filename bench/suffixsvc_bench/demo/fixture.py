@@ -19,16 +19,19 @@ from suffixsvc_bench.demo.agent_runner import AgentRunner
 from suffixsvc_bench.demo.options import DemoOptions
 from suffixsvc_bench.demo.questions import Question
 from suffixsvc_bench.demo.setup import ModelSelection
-from suffixsvc_bench.demo.two_processes import LiveJob
+from suffixsvc_bench.demo.two_processes import STEPS_PER_DRAFTED_TOKEN, LiveJob
 from suffixsvc_bench.replay.run import accepted_path
 from suffixsvc_bench.speculation.model_fixture import FixtureOptions, ModelFixture
 from suffixsvc_bench.speculation.speculator import Speculator
 from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
+from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.targets.llama.offload import Offload
 
 #: one slot per agent, two for the exactness checks and the repair turns
 SLOTS: Final = 6
 MAX_WIDTH: Final = 32
+#: of a step of two processes that write in turns
+LIVE_WIDTH: Final = 16
 #: measurements of each width of the cost curve; the driver's default takes longer
 ROUNDS: Final = 3
 RESTART_TIMEOUT_SECONDS: Final = 30.0
@@ -110,12 +113,16 @@ class DemoFixture(ModelFixture):
         return stats, right
 
     def live_job(self, questions: tuple[Question, Question]) -> LiveJob:
-        """The job of two processes that share the cores, in a namespace that only they write to."""
+        """The job of two processes that write in turns, in a namespace that only they write to."""
+        curve = CostCurve.linear(
+            STEPS_PER_DRAFTED_TOKEN, LIVE_WIDTH, seconds_per_step=self.curve.seconds_per_step
+        )
         return LiveJob(
             self.options.target,
+            # both read their prompts, and check their answers, at the same time
             replace(self.settings, threads=max(1, self.options.threads // 2), slots=1),
             self.options.offload,
-            self.curve.expected(),
+            curve,
             self.address,
             f"{self._path}/live",
             questions,

@@ -23,18 +23,24 @@ KINDS: Final = {
     "target": ("target", "chosen by the large model without a draft, one step for each such token"),
     "prompt": ("prompt lookup", "copied from the call's own prompt or output, at almost no cost"),
     "suffix": ("suffix", "drafted from the stored output of another call"),
-    "live": ("live text", "drafted from what another process was writing at the same time"),
+    "live": ("live text", "drafted from what another process was writing: its answer was not stored yet"),
     "draft-model": ("draft model", "drafted by a small model, which takes time to compute"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A stage of the demo: its answers under one heading."""
+    """A stage of the demo: its answers under one heading.
+
+    Attributes:
+        explained: what happens in it.
+        facts: (name, value) lines.
+    """
 
     title: str
     explained: str
     answers: Sequence[Answer]
+    facts: Sequence[tuple[str, str]] = ()
 
 
 def token_texts(token_ids: Iterable[int], token_bytes: Callable[[int], bytes]) -> list[str]:
@@ -66,6 +72,8 @@ def render(
     body = [_legend(sections), facts_table(facts)]
     for section in sections:
         body.append(f"<h2>{html.escape(section.title)}</h2><p>{html.escape(section.explained)}</p>")
+        if section.facts:
+            body.append(facts_table(section.facts))
         body.append(_bar(section.answers))
         by_question: dict[str, list[Answer]] = {}
         for answer in section.answers:
@@ -83,7 +91,7 @@ def _count(answers: Iterable[Answer]) -> dict[str, int]:
 
 
 def _kinds(answer: Answer) -> list[str]:
-    """Kind of each token. Beside another process, all text of others is its live text."""
+    """Kind of each token. In turns with another process, all text of others is its live text."""
     kinds = [EVIDENCE[source] for source in answer.result.sources]
     return ["live" if answer.process and kind == "suffix" else kind for kind in kinds]
 
@@ -121,10 +129,15 @@ def _bar(answers: Sequence[Answer]) -> str:
 def _answer(answer: Answer, token_bytes: Callable[[int], bytes]) -> str:
     result = answer.result
     texts = token_texts(result.token_ids, token_bytes)
+    turns = {at: f'<sup title="turn {number}">{number}</sup>' for number, at in answer.turns}
     spans = "".join(
-        f'<span class="{_class(kind)}" title="{KINDS[kind][0]}">{html.escape(text)}</span>'
-        for text, kind in zip(texts, _kinds(answer), strict=True)
-        if text
+        turns.get(at, "")
+        + (
+            f'<span class="{_class(kind)}" title="{KINDS[kind][0]}">{html.escape(text)}</span>'
+            if text
+            else ""
+        )
+        for at, (text, kind) in enumerate(zip(texts, _kinds(answer), strict=True))
     )
     stats = result.stats
     return (

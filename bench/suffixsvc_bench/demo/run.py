@@ -25,7 +25,7 @@ from suffixsvc_bench.demo.options import DemoOptions
 from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, FIRST_PASS, LIVE, SECOND_PASS, Question
 from suffixsvc_bench.demo.setup import ModelSelection, choose_models
-from suffixsvc_bench.demo.two_processes import live_tokens, write_together
+from suffixsvc_bench.demo.two_processes import NAMES, STEPS_PER_DRAFTED_TOKEN, write_together
 from suffixsvc_bench.report.output import require_file_path
 from suffixsvc_bench.speculation.paired import Interval, Outcome, Pair, median_ratio
 from suffixsvc_driver.decode.exactness import Exactness, check_exactness
@@ -108,6 +108,7 @@ class Demo:
     record: Record
     pairs: list[Pair] = field(default_factory=list)
     speedup: Interval | None = None
+    live_facts: list[tuple[str, str]] = field(default_factory=list)
     sections: list[report.Section] = field(default_factory=list)
     failed_checks: list[str] = field(default_factory=list)
 
@@ -125,7 +126,7 @@ class Demo:
         if self.chosen.draft is not None:
             checked.append(self._first_match()[-1])
         exactness = self._exactness(checked[:1] if self.options.quick else checked)
-        self._two_processes()
+        exactness += self._two_processes()
         self._write_report(first, second, restarted, exactness)
         self.console.print(f"\nDone in {(time.monotonic() - self.began) / 60:.1f} minutes.")
         for check in self.failed_checks:
@@ -143,9 +144,11 @@ class Demo:
         if not holds:
             self.failed_checks.append(what)
 
-    def _section(self, title: str, explained: str, answers: list[Answer]) -> list[Answer]:
+    def _section(
+        self, title: str, explained: str, answers: list[Answer], facts: Sequence[tuple[str, str]] = ()
+    ) -> list[Answer]:
         """Add the answers of a stage to the report, and return them."""
-        self.sections.append(report.Section(title, explained, answers))
+        self.sections.append(report.Section(title, explained, answers, facts))
         return answers
 
     # --------------------------------------------------------------------------------------------- the passes
@@ -308,23 +311,39 @@ class Demo:
             "First-match", "The same agents under a policy that uses all three layers.", answers
         )
 
-    def _two_processes(self) -> None:
+    def _two_processes(self) -> Exactness:
+        """Return the exactness of both answers, which the processes have checked."""
         show.heading(self.console, "Two processes: each drafts from what the other one is writing")
-        answers = write_together(self.fixture.live_job(LIVE), self.fixture.check)
-        for answer in answers:
-            stats = answer.result.stats
+        found = write_together(self.fixture.live_job(LIVE), self.fixture.check)
+        for live in found:
+            answer = live.answer
             self.console.print(
-                f"{answer.process}: {answer.call.question.text}\n    {stats.tokens} tokens, {stats.mat:.2f} "
-                f"per step (MAT); {live_tokens([answer])} of them drafted from the other one's live text",
+                f"{answer.process}: {answer.call.question.text}\n"
+                f"    {answer.result.stats.mat:.2f} tokens per step (MAT), {len(answer.turns)} turns; "
+                f"{live.live_share} drafted from the other one's live text",
                 markup=False,
             )
-        self._check(live_tokens(answers) > 0, "two processes draft from each other's live text")
+        exactness = sum((live.exactness for live in found), Exactness(0, 0, ()))
+        self.console.print(exactness.describe(), markup=False)
+        self._check(exactness.ok, "every token of the two processes is the model's own choice")
+        self._check(
+            all(live.live_tokens for live in found), "each of two processes drafts from the other's live text"
+        )
+        self.live_facts = [
+            (f"{NAMES[number]}, tokens from the live text of {NAMES[1 - number]}", live.live_share)
+            for number, live in enumerate(found)
+        ]
         self._section(
             "Two processes",
-            "Two processes, each with a model of its own, wrote these answers at the same time, in a "
-            "namespace that nothing else writes to. Both follow it.",
-            answers,
+            "Two processes, each with a model and a follower of its own, answered these questions in turns, "
+            "in a namespace that nothing else writes to. Small numbers mark where turns begin. By then the "
+            "process has received what the other one has written so far, of which nothing is stored until "
+            f"both answers are written. A drafted token is assumed to cost {STEPS_PER_DRAFTED_TOKEN} steps: "
+            "this section shows what is drafted, not a speed.",
+            [live.answer for live in found],
+            self.live_facts,
         )
+        return exactness
 
     def _exactness(self, answers: Sequence[Answer]) -> Exactness:
         show.heading(self.console, f"Exactness: checking {len(answers)} calls against plain decoding")
@@ -351,6 +370,7 @@ class Demo:
                 (f"tokens from outputs of other calls, {of}", f"{show.suffix_share(a):.1%}")
                 for of, a in shares.items()
             ),
+            *self.live_facts,
             *(("exactness", line) for line in exactness.describe().splitlines()),
             ("steps that asked for outputs of other calls, in this process", str(queries.asked)),
         ]

@@ -69,6 +69,7 @@ class Speculator:
         lookup: whether the driver uses prompt lookup.
         content: see :func:`suffixsvc_driver.decode.loop.generate`.
         on_step: called after every step of :meth:`drafted` and :meth:`plain`.
+        on_end: called after the last step, before the session is closed.
         clock: seconds.
         learned: state from earlier answers.
     """
@@ -80,6 +81,7 @@ class Speculator:
     lookup: bool = True
     content: Callable[[Sequence[int]], ContentType] | None = None
     on_step: Callable[[StepRecord], None] | None = None
+    on_end: Callable[[], None] | None = None
     clock: Callable[[], float] = time.perf_counter
     learned: LearnedState = field(default_factory=LearnedState)
 
@@ -137,6 +139,8 @@ class Speculator:
                 prompt_ids, layers, max_tokens, sampling, content=content, calibrator=calibrator
             )
             result = yield from stream(self.target, request, config, curve=self.curve, clock=self.clock)
+            if self.on_end is not None:
+                self.on_end()
         except BaseException:
             if session is not None:
                 session.close(commit=False)

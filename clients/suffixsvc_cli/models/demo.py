@@ -15,7 +15,8 @@ def demo(options: DemoOptions) -> None:
     Four agents answer questions about a shop database: one plans, one writes SQL (which is executed), one
     reports as JSON, one writes Python. The service stores their outputs and drafts from them, and the model
     verifies every draft. The demo prints each layer's share, the speed beside plain decoding, a crash of the
-    service, and a check that the answers are the model's own. report.html shows the origin of each token.
+    service, two processes that draft from each other's unfinished text, and a check that the answers are the
+    model's own. report.html shows the origin of each token.
     Downloads 1.6 GB the first time, 98 MB with --small.
 
     The exit code is 1 if a check failed on this machine. On few cores the second pass is often not faster

@@ -79,6 +79,10 @@ class Mirrors:
         """Tokens of all mirrors."""
         return self._tokens
 
+    def ends(self) -> dict[str, int]:
+        """The position after the text of each session, in the session's own text, by session id."""
+        return {session_id: mirror.end for session_id, mirror in self._mirrors.items()}
+
     def apply(self, pieces: Iterable[LivePiece], *, reset: bool = False) -> None:
         """Append pieces to the mirrors of their sessions; parts that a mirror has are skipped.
 
