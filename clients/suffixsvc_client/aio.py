@@ -10,7 +10,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from suffixsvc_client.handles import ClientHandle, Handle, NamespaceHandle, Runner, SessionHandle, configured
 from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.effects import Procedure
-from suffixsvc_client.protocol.verbs import ClientVerbs, NamespaceVerbs, SessionVerbs
+from suffixsvc_client.protocol.session_verbs import SessionVerbs
+from suffixsvc_client.protocol.verbs import ClientVerbs, NamespaceVerbs
 from suffixsvc_client.transport.grpc_aio import AioGrpcTransport
 from suffixsvc_client.transport.interface import AsyncTransport
 

@@ -14,7 +14,8 @@ from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_client.handles import ClientHandle, Handle, NamespaceHandle, Runner, SessionHandle, configured
 from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.effects import Procedure
-from suffixsvc_client.protocol.verbs import ClientVerbs, NamespaceVerbs, SessionVerbs
+from suffixsvc_client.protocol.session_verbs import SessionVerbs
+from suffixsvc_client.protocol.verbs import ClientVerbs, NamespaceVerbs
 from suffixsvc_client.transport.grpc_sync import GrpcTransport
 from suffixsvc_client.transport.interface import Forks, Transport
 

@@ -14,7 +14,8 @@ from suffixsvc_client.protocol.counters import ClientStats
 from suffixsvc_client.protocol.effects import Background, Call, Effect, Exchange, Pause, Post, Procedure
 from suffixsvc_client.protocol.procedures import Procedures
 from suffixsvc_client.protocol.session_values import Phase
-from suffixsvc_client.protocol.verbs import ClientVerbs, NamespaceVerbs, SessionVerbs
+from suffixsvc_client.protocol.session_verbs import SessionVerbs
+from suffixsvc_client.protocol.verbs import ClientVerbs, NamespaceVerbs
 from suffixsvc_client.transport.interface import AsyncTransport, Transport
 
 V = TypeVar("V")

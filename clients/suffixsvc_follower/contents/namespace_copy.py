@@ -1,7 +1,7 @@
 """Copy of one namespace of a service: the index that local sessions draft from and write to.
 
     hot outputs     rows of the log ──> hot index; by id, with the number of the text
-    segments        attached; their outputs leave the hot index
+    segments        attached; their outputs leave the hot index (manifest_index.py)
     own writes      live text of a session ──> hot output, once the log has it (own_writes.py)
     mirrors         live text of other processes (mirrors.py)
 
@@ -19,17 +19,16 @@ from __future__ import annotations
 
 import heapq
 import logging
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from suffixsvc.core import WriteSignal
-from suffixsvc.index import NamespaceIndex, OnCommitted, Sealed
+from suffixsvc.index import OnCommitted, Sealed
 from suffixsvc.log_types import Deletion, NamespaceContents, SealedContents
-from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput
+from suffixsvc.types import NewOutput, OutputId, StoredOutput
+from suffixsvc_follower.contents.manifest_index import ManifestIndex
 from suffixsvc_follower.contents.mirrors import Mirrors
 from suffixsvc_follower.contents.own_writes import Decided, OwnWrite, OwnWrites
 
@@ -39,8 +38,6 @@ log = logging.getLogger(__name__)
 _BYTES_PER_OUTPUT: Final = 700
 #: memory of a token in the output that is kept beside the index, in bytes
 _BYTES_PER_TOKEN: Final = 4
-#: forgotten texts that are subtracted from the counts of a segment in one call
-_CORRECTED_TEXTS: Final = 64
 #: ids that :meth:`NamespaceCopy.take_used` returns at most
 _MAX_USED: Final = 1 << 16
 
@@ -52,7 +49,7 @@ class _Held(NamedTuple):
     writer: int
 
 
-class NamespaceCopy(NamespaceIndex):
+class NamespaceCopy(ManifestIndex):
     """The outputs of a namespace of a service, for sessions of this process.
 
     Local sessions are ``suffixsvc.index.Session`` objects over it.
@@ -77,7 +74,7 @@ class NamespaceCopy(NamespaceIndex):
         mirror_limit_tokens: int = 1 << 20,
         written: WriteSignal | None = None,
     ) -> None:
-        super().__init__(path, written=written)
+        super().__init__(path, written)
         self.mirrors = Mirrors(self, mirror_limit_tokens)
         self.seen: OutputId = 0
         self.dropped_outputs = 0
@@ -92,9 +89,6 @@ class NamespaceCopy(NamespaceIndex):
         self._loading = False
         #: outputs from before the contents that are being loaded, which have not come again
         self._unconfirmed: set[OutputId] = set()
-        #: the manifest, and the deleted outputs in its segments
-        self._records: dict[str, SegmentRecord] = {}
-        self._tombstones: set[OutputId] = set()
         self._oldest: list[OutputId] = []  # heap, with ids that have left; only with a limit
 
     # ------------------------------------------------------------------------------------------- contents
@@ -298,28 +292,6 @@ class NamespaceCopy(NamespaceIndex):
             moved = self._attach(segments)
         self._drop(moved)
 
-    def manifest(self) -> list[SegmentRecord]:
-        """The segments that the copy is to hold, attached or not."""
-        with self._lock:
-            return list(self._records.values())
-
-    def missing_segments(self) -> list[SegmentRecord]:
-        """Segments of the manifest that are not attached, or turned out to be damaged."""
-        with self._lock:
-            sound = {each.record.name for each in self.segments.sealed if not each.segment.corrupt}
-            return [record for name, record in self._records.items() if name not in sound]
-
-    def maintain(self) -> None:
-        """Make the counts of segments exact again after deletions, and unmap segments that were detached."""
-        for each in self.sealed():
-            while each.segment.correct_hubs(_CORRECTED_TEXTS):
-                pass
-        self.index.release_segments()
-
-    def _set_manifest(self, sealed: SealedContents) -> None:
-        self._records = {record.name: record for record in sealed.segments}
-        self._tombstones = set(sealed.deleted)
-
     def _attach(self, segments: Sequence[Sealed]) -> list[StoredOutput]:
         """Attach segments of the manifest; returns the hot outputs that they hold, to be dropped."""
         fresh = {each.record.name: each for each in segments if each.record.name in self._records}
@@ -337,35 +309,6 @@ class NamespaceCopy(NamespaceIndex):
         self._note_used()
         keep = set(names)
         self._use([each for each in self.segments.sealed if each.record.name in keep])
-
-    def _use(self, segments: Sequence[Sealed]) -> None:
-        """Draft from these segments, without the deleted outputs."""
-        deleted = sorted(self._tombstones)
-        counted = []
-        for each in segments:
-            record = each.record
-            gone = deleted[bisect_left(deleted, record.first_lsn) : bisect_right(deleted, record.last_lsn)]
-            each.segment.forget(gone)
-            outputs = record.outputs - len(gone)
-            counted.append(Sealed(record, each.segment, outputs, _share(record, outputs)))
-        self.segments.sealed = sorted(counted, key=lambda each: each.record.first_lsn)
-        self._set_segments()
-
-    def _attached_records(self) -> list[SegmentRecord]:
-        """The segments of the manifest that are attached; while contents are loaded, others are, too."""
-        return [each.record for each in self.segments.sealed if each.record.name in self._records]
-
-    def _is_sealed(self, output_id: OutputId) -> bool:
-        """Whether an attached segment of the manifest covers an id."""
-        return any(record.covers(output_id) for record in self._attached_records())
-
-    def _forget_sealed(self, output_id: OutputId) -> None:
-        if any(record.covers(output_id) for record in self._records.values()):
-            self._tombstones.add(output_id)  # also of segments that are not attached yet
-        for at, each in enumerate(self.segments.sealed):
-            if each.record.covers(output_id) and each.segment.forget([output_id]):
-                outputs = each.outputs - 1
-                self.segments.sealed[at] = replace(each, outputs=outputs, tokens=_share(each.record, outputs))
 
     # ----------------------------------------------------------------------------------------- own writes
 
@@ -441,17 +384,6 @@ class NamespaceCopy(NamespaceIndex):
             kept = len(self._hot) * _BYTES_PER_OUTPUT + self._positions * _BYTES_PER_TOKEN
         held: int = native.bytes + native.session_bytes + tables + kept
         return held
-
-    @property
-    def mapped_bytes(self) -> int:
-        """Bytes of the segment files that are mapped."""
-        with self._lock:
-            return sum(each.record.file_bytes for each in self.segments.sealed)
-
-
-def _share(record: SegmentRecord, outputs: int) -> int:
-    """Estimated tokens of so many outputs of a segment: the manifest has the sum of all only."""
-    return record.tokens * outputs // record.outputs if record.outputs else 0
 
 
 def _finish(decided: Iterable[Decided]) -> None:
