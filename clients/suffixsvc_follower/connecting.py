@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from suffixsvc.config import validate_mode, validate_namespace
-from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError
 from suffixsvc.types import Mode
 from suffixsvc_client import SuffixClient
 from suffixsvc_follower.config import FollowerConfig
@@ -39,6 +39,12 @@ def connect(
     """
     validate_mode(mode)
     settings = config or FollowerConfig()
+    if isinstance(namespaces, str):
+        raise InvalidConfigError(
+            "namespaces must be a list of paths, or of (path, tokenizer)",
+            got=f"the string {namespaces!r}",
+            remedy=f"Pass [{namespaces!r}].",
+        )
     named = [(each, "") if isinstance(each, str) else each for each in namespaces]
     for path, _ in named:
         validate_namespace(path)
@@ -48,7 +54,10 @@ def connect(
     state = follower.wait_for_answer(settings.connect_seconds)
     if mode == "follow" and state is not FollowState.FOLLOWING:
         error = follower.refusal or ServiceUnavailableError(
-            "the service did not answer", expected=f"an answer within {settings.connect_seconds} s"
+            f"the service at {address} must let this process follow",
+            expected=f"an answer within {settings.connect_seconds} s",
+            got=follower.outage or "none",
+            remedy="Start it, or wait longer for it: FollowerConfig(connect_seconds=...).",
         )
         follower.close()
         raise error

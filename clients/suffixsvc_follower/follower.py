@@ -165,6 +165,11 @@ class Follower(ClosedOnExit):
         return self._parts.connection.refusal
 
     @property
+    def outage(self) -> SuffixError | None:
+        """What ended the last stream, or kept it from beginning; None before that."""
+        return self._parts.connection.outage
+
+    @property
     def follower_id(self) -> str:
         """The id under which the service lists it."""
         return self._parts.follower_id

@@ -91,8 +91,7 @@ class FollowerParts(ClosedOnExit):
                 raise ServiceUnavailableError(
                     "a private session needs a follower, and the service does not let this process follow",
                     got=self.connection.refusal,
-                    remedy="Draft without a session, or connect with mode='remote': the service then sees "
-                    "the text, but does not store it.",
+                    remedy="Connect with mode='remote': the service then gets the text without storing it.",
                 )
             return remote.open_session(prompt, output if len(output) else None, labels, reads or None)
         sent = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,23 @@ def test_the_journal_has_a_limit(service: FaultyService, caplog: pytest.LogCaptu
         eventually(lambda: len(texts(service)) == 5, "the others are stored")
         assert [tokens[0] for tokens in texts(service)] == [5000, 6000, 7000, 8000, 9000]
         assert followed(follower, PATH).copy.live_sessions == 0
+
+
+def test_a_follower_is_closed_after_its_outputs_have_arrived(service: FaultyService) -> None:
+    """Those of closes that did not wait, although the service is gone when it is closed."""
+    with Follower(service.address, QUICK, [(PATH, "")]) as follower:
+        assert follower.wait(PATH, 60)
+        session, discarded = (follower.namespace(PATH).open_session([1]) for _ in range(2))
+        service.stop(killed=True)
+        session.step(TEXT)
+        session.close(wait=False)
+        discarded.close(commit=False)
+        uplink = follower._parts.uplink
+        eventually(lambda: uplink._unsent._paused, "an attempt has failed")
+        starts = threading.Timer(0.3, service.start)
+        starts.start()
+    starts.join()
+    assert texts(service) == [TEXT]
 
 
 def test_text_that_did_not_arrive_is_sent_again(

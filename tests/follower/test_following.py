@@ -266,12 +266,16 @@ def test_connecting(address: str) -> None:
     with connect(address, [PATH], mode="follow") as follower:
         assert isinstance(follower, Follower)
         assert follower.state is FollowState.FOLLOWING
+    with pytest.raises(InvalidConfigError, match=r"namespaces must be a list .* Pass \['acme/sql'\]"):
+        connect(address, "acme/sql")
     with pytest.raises(InvalidConfigError, match="mode must be one of"):
         connect(address, mode="best")  # type: ignore[arg-type]
     with pytest.raises(InvalidConfigError):
         connect("nowhere")
-    with pytest.raises(ServiceUnavailableError):
+    with pytest.raises(ServiceUnavailableError, match=r"/nonexistent/s.sock must let this process follow"):
         connect("unix:/nonexistent/s.sock", mode="follow")
+    with Follower("unix:/nonexistent/s.sock") as follower:
+        eventually(lambda: "No such file" in str(follower.outage), "the cause is known")
 
 
 def test_what_followers_learn_reaches_the_service(

@@ -61,6 +61,7 @@ class Connection(ClosedOnExit):
 
     Attributes:
         refusal: why the service does not let it follow; None if it does.
+        outage: what ended the last stream, or kept it from beginning; None before that.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Connection(ClosedOnExit):
         self._state = FollowState.CONNECTING
         self._call: WatchCall | None = None
         self.refusal: SuffixError | None = None
+        self.outage: SuffixError | None = None
         self._thread = threading.Thread(target=self._run, name="suffixsvc-follower", daemon=True)
         self._thread.start()
 
@@ -221,6 +223,7 @@ class Connection(ClosedOnExit):
         """Record the end of a stream; whether the service refused it."""
         with self._changed:
             was_welcome, self._call = self._call is not None, None
+            self.outage = error
             if self._closed:
                 return False
             if not was_welcome and not isinstance(error, _OUTAGES):

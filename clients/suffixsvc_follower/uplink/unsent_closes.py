@@ -62,6 +62,12 @@ class UnsentCloses:
     def __len__(self) -> int:
         return len(self._due)
 
+    @property
+    def outputs(self) -> int:
+        """How many of them have an output."""
+        with self._changed:
+            return sum(close.commit for close in self._due)
+
     def add(self, close: UnsentClose) -> list[UnsentClose]:
         """Add a close; returns those that are given up because of the limit."""
         given_up = []

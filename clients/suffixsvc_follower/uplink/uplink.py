@@ -39,6 +39,8 @@ _SENDING_SECONDS: Final = 500e-6
 _CONFIRM_SECONDS: Final = 0.25
 #: seconds after which sessions are looked at although none has told that it wrote
 _IDLE_SECONDS: Final = 0.5
+#: pause between two attempts to send outputs at the end
+_RETRY_SECONDS: Final = 0.25
 #: closes that wait for the service's disk concurrently: its group commit writes them together. Half of them
 #: are left to closes that are waited for
 _CLOSERS: Final = 32
@@ -118,12 +120,18 @@ class Uplink(ClosedOnExit):
     def close(self, seconds: float = 0.0) -> None:
         """Wait for the closes that were begun, at most so long, and end the threads. Idempotent.
 
-        Calls that the service does not answer end with their timeouts, or when the client is closed.
+        Outputs are sent until the service answers; a failed discard is given up: its session ends at the
+        service when it is idle.
         """
         if self._closed:
             return
         deadline = time.monotonic() + seconds
         self._unsent.wait(seconds)
+        while self._unsent.outputs and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_RETRY_SECONDS, left))
+            self._unsent.retry()
+            self._send_unsent()
+            self._unsent.wait(deadline - time.monotonic())
         self._closed = True
         self.written.notify()
         if self._thread is not threading.current_thread():
@@ -260,5 +268,6 @@ class Uplink(ClosedOnExit):
 
 def _closed_error() -> ServiceUnavailableError:
     return ServiceUnavailableError(
-        "the follower was closed before the service answered", remedy="Connect again."
+        "the follower was closed before the service answered",
+        remedy="Close sessions with wait=True, which raises, or the follower when the service is back.",
     )

@@ -83,8 +83,8 @@ class Admission:
                 max_followers,
                 "Let processes share a follower, or serve with a larger --max-followers."
                 if max_followers
-                else "This service allows no followers: use it with remote calls, or serve with "
-                "--max-followers.",
+                else "This service allows no followers: connect with mode='remote', or serve with "
+                "--max-followers N.",
             ),
             f"{_OURS}Stream": _CallLimit(
                 "streams",
