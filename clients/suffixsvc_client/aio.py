@@ -92,6 +92,7 @@ class AsyncSuffixClient(ClientHandle[AsyncRunner]):
 
     step_many = _awaited(ClientVerbs.step_many)
     post_many = _awaited(ClientVerbs.post_many)
+    flush_many = _awaited(ClientVerbs.flush_many)
     namespaces = _awaited(ClientVerbs.namespaces)
     delete_namespace = _awaited(ClientVerbs.delete_namespace)
     stats = _awaited(ClientVerbs.stats)

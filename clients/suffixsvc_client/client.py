@@ -117,6 +117,7 @@ class SuffixClient(ClosedOnExit, ClientHandle[BlockingRunner]):
 
     step_many = _blocking(ClientVerbs.step_many)
     post_many = _blocking(ClientVerbs.post_many)
+    flush_many = _blocking(ClientVerbs.flush_many)
     namespaces = _blocking(ClientVerbs.namespaces)
     delete_namespace = _blocking(ClientVerbs.delete_namespace)
     stats = _blocking(ClientVerbs.stats)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from faulty_service import FaultyService
 
 from suffixsvc import Limits, SuffixCache
-from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.errors import LimitExceededError, ServiceUnavailableError, UnknownSessionError
 from suffixsvc.policies import Policies
 from suffixsvc.service import server, servicer
 from suffixsvc.v1 import watch_pb2 as pb
+from suffixsvc.v1.suffix_cache_pb2 import StreamRequest
 from suffixsvc_client.transport.grpc_sync import GrpcTransport
 from suffixsvc_follower import Follower
 from suffixsvc_follower.stream import connection
+from suffixsvc_follower.uplink import uplink
 from support.following import CONFIG, Connect, followed, held, logged
 from support.serving import eventually, socket_dir
 
@@ -143,6 +147,65 @@ def test_text_that_did_not_arrive_is_sent_again(
         )
         assert followed(follower, PATH).copy.mirrors.tokens == 0
         assert session.close() is not None
+
+
+def test_a_message_is_of_bounded_size(service: FaultyService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What many sessions wrote while nothing could be sent goes in several messages."""
+    monkeypatch.setattr(uplink, "_MESSAGE_TOKENS", 100)
+    sizes: list[int] = []
+    send = GrpcTransport._send
+
+    def counted(transport: GrpcTransport, requests: Sequence[StreamRequest], answers: Any) -> list[int]:
+        sizes.extend(
+            sum(len(step.new_token_ids) // 4 for step in request.steps.items) for request in requests
+        )
+        return send(transport, requests, answers)
+
+    with Follower(service.address, QUICK, [(PATH, "")]) as follower:
+        assert follower.wait(PATH, 60)
+        sessions = [follower.namespace(PATH).open_session([1]) for _ in range(10)]
+        monkeypatch.setattr(GrpcTransport, "_send", counted)
+        with follower._parts.uplink._lock:  # its thread looks at the sessions after all have written
+            for number, session in enumerate(sessions):
+                session.step(range(1000 * number, 1000 * number + 60))
+        arrived = [session.sent for session in sessions]
+        eventually(
+            lambda: all(each is not None and not each.has_news and each.arrived for each in arrived),
+            "the service has it",
+        )
+        assert max(sizes) <= 100
+        assert sum(sizes) >= 10 * 60
+        for session in sessions:
+            session.close(commit=False)
+
+
+def test_a_session_that_cannot_be_opened_does_not_make_others_wait(
+    service: FaultyService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text cannot arrive; what others write is sent without replies all the same."""
+    posted: list[int] = []
+    post = GrpcTransport.post
+
+    def counted(transport: GrpcTransport, requests: Sequence[StreamRequest]) -> None:
+        posted.append(len(requests))
+        post(transport, requests)
+
+    monkeypatch.setattr(GrpcTransport, "post", counted)
+    with Follower(service.address, QUICK, [(PATH, "")]) as follower:
+        assert follower.wait(PATH, 60)
+        namespace = follower.namespace(PATH)
+        good, bad = namespace.open_session([1]), namespace.open_session([1])
+        sent = bad.sent
+        assert sent is not None
+        state = sent.remote.verbs.state
+        state.mark_lost(UnknownSessionError("for the test"))
+        state.on_open_failure(LimitExceededError("for the test"), math.inf)
+        bad.step([5])
+        eventually(lambda: not sent.has_news, "it is recorded")
+        eventually(lambda: good.step([6]) is not None and len(posted) > 3, "others are posted")
+        assert not sent.arrived
+        good.close(commit=False)
+        bad.close(commit=False)
 
 
 def test_a_full_segment_cache(

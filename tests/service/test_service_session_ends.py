@@ -22,7 +22,7 @@ from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 from support.engine_parts import parts_of
-from support.service_sessions import LIMITS, live_entry, open_session, step, tokens
+from support.service_sessions import LIMITS, live_entry, live_ids, open_session, step, tokens
 
 
 class TestEnd:
@@ -188,6 +188,15 @@ class TestBulk:
             with pytest.raises(UnknownNamespaceError):
                 call()
         assert not handlers.list_namespaces(pb.ListNamespacesRequest()).namespaces
+
+
+@pytest.mark.parametrize("follower_id", ["x" * 129, "é" * 65, "a\nb", "\x1b[2J"])
+def test_ids_of_followers_are_checked(handlers: Handlers, follower_id: str) -> None:
+    """They are kept with the session."""
+    with pytest.raises(InvalidInputError, match="follower_id must be"):
+        handlers.open_session(pb.OpenSessionRequest(namespace="a", follower_id=follower_id))
+    assert live_ids(handlers) == []
+    handlers.open_session(pb.OpenSessionRequest(namespace="a", follower_id="é" * 64))
 
 
 @pytest.mark.parametrize("session_id", ["a\nb", "\x1b[2J", "a\x00", "\x7f", "a\u2028b", "\u202e", "\u0085"])

@@ -221,12 +221,15 @@ def test_any_request_is_converted_or_refused(handlers: Handlers, request: Any) -
 
 @given(st.binary(max_size=200))
 @settings(max_examples=500)
-def test_any_stream_message_is_answered(handlers: Handlers, data: bytes) -> None:
+def test_any_stream_message_is_answered_if_it_wants_a_reply(handlers: Handlers, data: bytes) -> None:
     try:
         request = pb.StreamRequest.FromString(data)
     except DecodeError:
         return
     reply = handlers.message(request)
+    if request.no_reply:
+        assert reply == pb.StreamReply()
+        return
     assert reply.id == request.id
     assert reply.WhichOneof("reply") is not None
     assert reply.error.code != types_pb2.ERROR_CODE_INTERNAL

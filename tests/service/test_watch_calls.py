@@ -87,6 +87,16 @@ MALFORMED: dict[str, tuple[list[pb.WatchRequest], type[SuffixError], str]] = {
     ),
     "a second hello": ([hello("a"), hello("a")], InvalidInputError, "one hello"),
     "an empty message": ([hello("a"), pb.WatchRequest()], InvalidInputError, "must hold a request"),
+    "a request that no valid path is as long as": (
+        [hello("a"), pb.WatchRequest(follow=pb.FollowNamespace(namespace="a", tokenizer="t" * 1024))],
+        InvalidInputError,
+        "at most 1024 bytes",
+    ),
+    "the end of such a request": (
+        [hello("a"), pb.WatchRequest(unfollow=pb.UnfollowNamespace(namespace="a" * 1024))],
+        InvalidInputError,
+        "at most 1024 bytes",
+    ),
     "torn ids": (
         [
             hello("a"),

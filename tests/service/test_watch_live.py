@@ -12,7 +12,7 @@ import pytest
 from suffixsvc import SuffixCache
 from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.core import WriteSignal
-from suffixsvc.index import live_text
+from suffixsvc.index import Session, live_text
 from suffixsvc.service.followers import live_feed
 from suffixsvc.service.followers.live_feed import LiveFeed, Subscriber
 from suffixsvc.service.followers.replies import ReplyWriter
@@ -183,6 +183,31 @@ def test_a_follower_is_not_sent_the_text_of_its_own_sessions(handlers: Handlers,
     feed.tick()
     for name, reader in readers.items():
         assert {piece.session_id for piece in reader.take() if piece.ended} == everything - {f"of {name}"}
+
+
+def test_a_session_that_is_being_opened_is_not_sent_to_its_follower(
+    handlers: Handlers, feed: LiveFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Live text is read from a session as soon as the table has it."""
+    one, other = Taken(feed, "one"), Taken(feed, "other")
+    one.begin()
+    other.begin()
+    stop_learning = Session.stop_learning
+
+    def looked_at_meanwhile(session: Session) -> None:
+        feed.tick()
+        stop_learning(session)
+        feed.tick()
+
+    monkeypatch.setattr(Session, "stop_learning", looked_at_meanwhile)
+    handlers.open_session(
+        pb.OpenSessionRequest(
+            namespace="a", session_id="of one", follower_id="one", output_token_ids=tokens(4)
+        )
+    )
+    feed.tick()
+    assert [piece.output for piece in other.take()] == [tokens(4)]
+    assert one.take() == []
 
 
 def test_a_new_subscriber_gets_the_present_text_and_then_what_follows(

@@ -123,8 +123,13 @@ class Procedures:
 
     # ------------------------------------------------------------------------------------------- stepping
 
-    def steps(self, accepted: Sequence[tuple[SessionState, StepArguments]]) -> Procedure[list[Draft]]:
+    def steps(
+        self, accepted: Sequence[tuple[SessionState, StepArguments]], timeout_s: float | None = None
+    ) -> Procedure[list[Draft]]:
         """Take one step of each session, in one message.
+
+        Args:
+            timeout_s: for the answer; None: that of a step.
 
         Returns:
             A draft for each, :meth:`Draft.unanswered` for a step that failed or was not sent.
@@ -148,7 +153,7 @@ class Procedures:
                 state.retry_at = self._clock() + self.config.breaker_pause_s
                 yield Background(self._reopen(state))
         if sent:
-            yield from self._send_steps(sent, message, drafts)
+            yield from self._send_steps(sent, message, drafts, timeout_s or self.config.step_timeout_s)
         return drafts
 
     def _may_reopen(self, state: SessionState) -> bool:
@@ -162,11 +167,11 @@ class Procedures:
         return EmptyReason.SESSION_LOST if state.was_live else EmptyReason.UNAVAILABLE
 
     def _send_steps(
-        self, sent: list[_SentStep], message: pb.StreamRequest, drafts: list[Draft]
+        self, sent: list[_SentStep], message: pb.StreamRequest, drafts: list[Draft], timeout_s: float
     ) -> Procedure[None]:
         preceding = [request for step in sent for request in step.call.preceding]
         try:
-            replies = yield Exchange([*preceding, message], self.config.step_timeout_s)
+            replies = yield Exchange([*preceding, message], timeout_s)
             items = _batch_items(replies, len(sent))
         except SuffixError as error:
             self._stream_failed(sent, error)

@@ -211,6 +211,11 @@ class SessionState:
             self._sent = self._acked
 
     @property
+    def unsent(self) -> int:
+        """Number of tokens that the next message has to send."""
+        return len(self._tokens) - self._sent
+
+    @property
     def acknowledged(self) -> bool:
         """Whether the service has acknowledged all tokens."""
         return self._acked == len(self._tokens)

@@ -280,6 +280,16 @@ class ClientVerbs:
         """Send the tokens that the sessions have recorded without waiting for an answer, in one message."""
         return self.procedures.post([session.verbs.state for session in sessions])
 
+    def flush_many(self, sessions: Sequence[HasSessionVerbs], timeout_s: float) -> Procedure[None]:
+        """Send what the sessions have recorded in one message, and wait until the service has it.
+
+        Args:
+            timeout_s: longest time. Errors of the service are not raised; what it does not have is sent again
+                with the next message.
+        """
+        states = [session.verbs.state for session in sessions]
+        yield from self.procedures.steps([(state, state.record_step((), 0)) for state in states], timeout_s)
+
     def namespaces(self, prefix: str = "") -> Procedure[list[NamespaceRecord]]:
         """The service's namespaces at or below the path ``prefix``, ordered by path; all if it is "".
 

@@ -7,6 +7,7 @@ import threading
 from suffixsvc import core
 from suffixsvc.types import OutputId
 from suffixsvc_client import ClientSession
+from suffixsvc_client.protocol.session_values import Phase
 from suffixsvc_follower.uplink.text_reader import pieces_from
 
 
@@ -46,6 +47,11 @@ class SentSession:
     def arrived(self) -> bool:
         """Whether the service has acknowledged what was recorded."""
         return self.remote.verbs.state.acknowledged
+
+    @property
+    def live(self) -> bool:
+        """Whether the service has opened the session, and has not lost it since as far as is known."""
+        return self.remote.verbs.state.phase is Phase.LIVE
 
     def record(self) -> bool:
         """Record what was written since the last call, to be sent with the next step; whether there was

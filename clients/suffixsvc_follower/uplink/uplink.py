@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
@@ -23,7 +23,7 @@ from typing import Final
 from suffixsvc.core import WriteSignal
 from suffixsvc.errors import ServiceError, ServiceUnavailableError, SuffixError
 from suffixsvc.runtime.closing import ClosedOnExit
-from suffixsvc_client import SuffixClient
+from suffixsvc_client import ClientSession, SuffixClient
 from suffixsvc_follower.uplink.sent_session import SentSession
 from suffixsvc_follower.uplink.unsent_closes import OnClosed, UnsentClose, UnsentCloses
 
@@ -37,6 +37,11 @@ _WINDOW_PER_COST: Final = 20
 _SENDING_SECONDS: Final = 500e-6
 #: seconds between two messages whose answer is waited for: what is lost is sent again then
 _CONFIRM_SECONDS: Final = 0.25
+#: tokens of the sessions of one message, unless a single one has more: after an outage, all of them could be
+#: more than the service takes, or answers in time
+_MESSAGE_TOKENS: Final = 1 << 16
+#: no step waits for it, so that a service on a loaded machine may take long
+_CONFIRM_TIMEOUT_SECONDS: Final = 5.0
 #: seconds after which sessions are looked at although none has told that it wrote
 _IDLE_SECONDS: Final = 0.5
 #: pause between two attempts to send outputs at the end
@@ -162,13 +167,13 @@ class Uplink(ClosedOnExit):
                 time.sleep(min(_WINDOW_PER_COST * cost, _LONGEST_WINDOW))
 
     def _send(self, sessions: list[SentSession], *, confirm: bool) -> bool:
-        """Send what was written, in one message.
+        """Send what was written, in one message unless it is very much.
 
         Args:
             confirm: wait for the answer.
 
         Returns:
-            Whether everything is known to have arrived.
+            Whether everything is known to have arrived, but for sessions that the service does not have.
         """
         held: list[SentSession] = []
         try:
@@ -178,12 +183,12 @@ class Uplink(ClosedOnExit):
                     if not session.closing:
                         session.record()
             sent = [session.remote for session in held if not session.closing]
-            if not confirm:
-                self._client.post_many(sent)
-            elif sent:
-                nothing = {"new_token_ids": (), "max_draft_tokens": 0}
-                self._client.step_many([(session, nothing) for session in sent])
-            return confirm and all(session.arrived for session in held)
+            for group in _messages(sent):
+                if confirm:
+                    self._client.flush_many(group, _CONFIRM_TIMEOUT_SECONDS)
+                else:
+                    self._client.post_many(group)
+            return confirm and all(session.arrived for session in held if session.live)
         finally:
             for session in held:
                 session.lock.release()
@@ -264,6 +269,21 @@ class Uplink(ClosedOnExit):
             return False
         future.add_done_callback(lambda done: on_cancelled() if done.cancelled() else None)
         return True
+
+
+def _messages(sessions: Iterable[ClientSession]) -> Iterator[list[ClientSession]]:
+    """The sessions of one message after the other."""
+    group: list[ClientSession] = []
+    tokens = 0
+    for session in sessions:
+        unsent = session.verbs.state.unsent
+        if group and tokens + unsent > _MESSAGE_TOKENS:
+            yield group
+            group, tokens = [], 0
+        group.append(session)
+        tokens += unsent
+    if group:
+        yield group
 
 
 def _closed_error() -> ServiceUnavailableError:

@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 MAX_FOLLOWED: Final = 10_000
 #: namespaces that a follower asked for, or not to be sent any more, and that were not looked at yet
 _MAX_PENDING: Final = 2 * MAX_FOLLOWED
+#: of a request for a namespace, which is kept until it is looked at: more than the longest valid one
+_MAX_REQUEST_BYTES: Final = 1024
 
 
 class StreamEnd(Exception):
@@ -146,6 +148,12 @@ class FollowerStream:
 
     def _receive(self, request: pb.WatchRequest) -> None:
         match request.WhichOneof("request"):
+            case "follow" | "unfollow" if request.ByteSize() > _MAX_REQUEST_BYTES:
+                raise InvalidInputError(
+                    "a request for a namespace must hold a path and a fingerprint that can be valid",
+                    expected=f"at most {_MAX_REQUEST_BYTES} bytes",
+                    got=request.ByteSize(),
+                )
             case "follow":
                 self._request(request.follow.namespace, request.follow)
             case "unfollow":

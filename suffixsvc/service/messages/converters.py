@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from suffixsvc.engine.export import ExportedNgrams
 
 EXPORT_PIECE_BYTES = 1 << 20
-MAX_SESSION_ID_BYTES = 128
+#: of a session's or a follower's id
+MAX_ID_BYTES = 128
 MAX_ERROR_CHARS = 1000
 READS_REMEDY = "Name the most important ones; a session always drafts from its own namespace as well."
 SPLIT_REMEDY = "Send the outputs in several messages; GetServerInfo returns the limits."
@@ -54,6 +55,8 @@ def opening_arguments(request: pb.OpenSessionRequest, limits: Limits) -> tuple[O
     if len(request.reads) > MAX_READS:
         raise too_many_error("reads", MAX_READS, len(request.reads), READS_REMEDY)
     validate_namespace(request.namespace)
+    if request.follower_id:
+        checked_id("follower_id", request.follower_id)
     reads = [validate_namespace(path) for path in request.reads]
     arguments = prompt, output, validate_labels(dict(request.labels)), reads
     return arguments, wire.cost_from_proto(request.verify_cost)
@@ -134,17 +137,22 @@ def _new_output(namespace: str, item: pb.OutputItem) -> NewOutput:
 
 def checked_session_id(value: str) -> str:
     """A valid session id. Raises InvalidInputError."""
+    return checked_id("session_id", value)
+
+
+def checked_id(name: str, value: str) -> str:
+    """A valid id; ``name`` is that of its field. Raises InvalidInputError."""
     # a character takes at most four bytes
-    size = len(value.encode()) if len(value) > MAX_SESSION_ID_BYTES // 4 else len(value)
-    if not 0 < size <= MAX_SESSION_ID_BYTES:
+    size = len(value.encode()) if len(value) > MAX_ID_BYTES // 4 else len(value)
+    if not 0 < size <= MAX_ID_BYTES:
         raise InvalidInputError(
-            "session_id must be of a valid length",
-            expected=f"1 to {MAX_SESSION_ID_BYTES} bytes",
+            f"{name} must be of a valid length",
+            expected=f"1 to {MAX_ID_BYTES} bytes",
             got=f"{size} bytes",
         )
     if not value.isprintable():
         raise InvalidInputError(
-            "session_id must be printable characters",
+            f"{name} must be printable characters",
             expected="no control characters, line ends or separators other than the space",
             got=ascii(value)[:200],
             remedy="Use a UUID.",

@@ -94,13 +94,15 @@ class SessionRegistry:
             return None
         try:
             namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
-            entry.session = namespace.open_session(*arguments, private=request.private)
+            session = namespace.open_session(*arguments, private=request.private)
         except BaseException:
             self.table.remove_unopened(entry)
             raise
         if request.follower_id:
-            entry.session.stop_learning()
-            entry.follower_id = request.follower_id
+            session.stop_learning()
+        # before the session, which live text is read from as soon as it is there
+        entry.follower_id = request.follower_id
+        entry.session = session
         entry.session.attach(entry.slot, DEFAULT_VERIFY_COST if cost is None else cost)
         self.table.opened(entry)
         self._cache.feed.written.notify()  # a resumed session has text before its first step
