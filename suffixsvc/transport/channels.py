@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError
+from suffixsvc.transport.forks import FORKS
 from suffixsvc.transport.peer_credentials import CheckedSocket, ExpectedPeer, socket_path
 
 C = TypeVar("C")
@@ -39,6 +40,8 @@ class Channels(Generic[C]):
         peer: the program that should listen there.
         connect: creates a channel to a gRPC address.
         disconnect: closes a channel and its calls, then calls its second argument.
+        closed_at_forks: close the channels before this process forks (forks.py); ``disconnect`` does that in
+            any thread.
 
     Raises:
         InvalidConfigError: ``target`` is not an address.
@@ -50,6 +53,8 @@ class Channels(Generic[C]):
         peer: ExpectedPeer,
         connect: Callable[[str], C],
         disconnect: Callable[[C, Callable[[], None]], None],
+        *,
+        closed_at_forks: bool = True,
     ) -> None:
         self._target = _checked_target(target, peer)
         self._path = socket_path(target) if CheckedSocket.is_possible(target) else None
@@ -61,15 +66,27 @@ class Channels(Generic[C]):
         #: the current channel, and earlier ones with active calls
         self._open: set[SharedChannel[C]] = set()
         self._closed = False
+        self._closed_at_forks = closed_at_forks
+        self._calls = 0
+        if closed_at_forks:
+            FORKS.add(self)
+
+    @property
+    def calls(self) -> int:
+        """Blocks of :meth:`use` that have not ended."""
+        with self._lock:  # an acquisition that a fork did not stop is counted
+            return self._calls
 
     @contextlib.contextmanager
     def use(self) -> Iterator[SharedChannel[C]]:
         """Acquire a channel for the block. Raises as :meth:`acquire`."""
-        held = self.acquire()
+        held = self._acquire(calls=1)
         try:
             yield held
         finally:
-            self.release(held)
+            with self._lock:
+                self._calls -= 1
+                self.release(held)
 
     def acquire(self) -> SharedChannel[C]:
         """Return a channel to the process that listens now, to be passed to :meth:`release`.
@@ -78,24 +95,36 @@ class Channels(Generic[C]):
             AbsentPeerError: no process listens.
             ServiceUnavailableError: its user is not trusted, or :meth:`close` was called.
         """
-        with self._lock:
-            self._require_open()
-            held = self._current
-            if held is None or (
-                self._path is not None and held.socket is not None and not held.socket.is_at(self._path)
-            ):
-                made = self._make()
-                unused, self._current = self._current, made
-                self._open.add(made)
-                if self._closed:  # by a signal handler, which may have missed this channel
-                    self._current = None
-                    self._close_unused(made)
-                    self._require_open()
-                if unused is not None:
-                    self._close_unused(unused)
-                held = made
-            held.active_calls += 1
-            return held
+        return self._acquire(calls=0)
+
+    def _acquire(self, calls: int) -> SharedChannel[C]:
+        while True:
+            if self._closed_at_forks:
+                FORKS.wait()
+            with self._lock:
+                if not (self._closed_at_forks and FORKS.in_progress):
+                    held = self._acquire_locked()
+                    self._calls += calls
+                    return held
+
+    def _acquire_locked(self) -> SharedChannel[C]:
+        self._require_open()
+        held = self._current
+        if held is None or (
+            self._path is not None and held.socket is not None and not held.socket.is_at(self._path)
+        ):
+            made = self._make()
+            unused, self._current = self._current, made
+            self._open.add(made)
+            if self._closed:  # by a signal handler, which may have missed this channel
+                self._current = None
+                self._close_unused(made)
+                self._require_open()
+            if unused is not None:
+                self._close_unused(unused)
+            held = made
+        held.active_calls += 1
+        return held
 
     def release(self, held: SharedChannel[C]) -> None:
         """Release a channel after a call; an outdated one is closed with its last call."""
@@ -107,10 +136,16 @@ class Channels(Generic[C]):
         """Close all channels and their calls. Idempotent."""
         with self._lock:
             self._closed = True
+        self.disconnect()
+
+    def disconnect(self) -> list[SharedChannel[C]]:
+        """Close all channels and their calls, and return them; the next call makes another channel."""
+        with self._lock:
             self._current = None
             channels, self._open = self._open, set()
         for held in channels:
             self._end(held)
+        return list(channels)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -9,8 +9,10 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
@@ -88,6 +90,34 @@ def forks(address: str) -> None:
     print("done", flush=True)
 
 
+def forks_while_writing(address: str) -> None:
+    """Forks many times while threads write: every child follows, and no close of the parent fails."""
+    follower = Follower(address, CONFIG, [(PATH, "")])
+    assert follower.wait(PATH, 60)
+    done = threading.Event()
+
+    def write() -> int:
+        outputs = 0
+        while not done.is_set():
+            with follower.namespace(PATH).open_session([1]) as session:
+                for token in range(40):
+                    session.step([100 + token])
+                    time.sleep(0.001)
+            outputs += 1
+        return outputs
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write) for _ in range(2)]
+        for number in range(40):
+            child = os.fork()
+            if not child:
+                os._exit(0 if follower.wait(PATH, 60) and drafted(follower) == 3 else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, number
+        done.set()
+        print(sum(each.result() for each in writers), flush=True)
+    follower.close()
+
+
 def _require_closed(call: Callable[[], object]) -> None:
     try:
         call()
@@ -113,4 +143,5 @@ def ends(address: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    {"steps": steps, "forks": forks, "ends": ends}[sys.argv[1]](sys.argv[2])
+    programs = {each.__name__: each for each in (steps, forks, forks_while_writing, ends)}
+    programs[sys.argv[1]](sys.argv[2])

@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from more_itertools import constrained_batches
+
 from suffixsvc import SuffixCache
 from suffixsvc.config import PROMPT_TAIL_TOKENS, UUID_BYTES, Limits
 from suffixsvc.engine import Namespace
@@ -139,15 +141,8 @@ def _with_uuids(outputs: Iterator[NewOutput], load_id: bytes) -> Iterator[NewOut
         yield replace(output, uuid=uuid)
 
 
-def output_batches(outputs: Iterable[NewOutput]) -> Iterator[list[NewOutput]]:
-    """Yield outputs in batches, each for one transaction or one RPC."""
-    batch: list[NewOutput] = []
-    tokens = 0
-    for output in outputs:
-        batch.append(output)
-        tokens += len(output.token_ids)
-        if len(batch) >= BATCH_OUTPUTS or tokens >= BATCH_TOKENS:
-            yield batch
-            batch, tokens = [], 0
-    if batch:
-        yield batch
+def output_batches(outputs: Iterable[NewOutput]) -> Iterator[tuple[NewOutput, ...]]:
+    """Outputs in batches, each for one transaction or one RPC."""
+    return constrained_batches(
+        outputs, BATCH_TOKENS, BATCH_OUTPUTS, lambda output: len(output.token_ids), strict=False
+    )

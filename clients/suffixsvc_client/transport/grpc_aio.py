@@ -37,7 +37,7 @@ class AioGrpcTransport:
 
     def __init__(self, target: str, service_uid: int | None = None) -> None:
         self._channels: Channels[grpc.aio.Channel] = Channels(
-            target, service_peer(service_uid), _connect, self._disconnect
+            target, service_peer(service_uid), _connect, self._disconnect, closed_at_forks=False
         )
         self._stream: _Stream | None = None
         self._ids = itertools.count(1)

@@ -15,10 +15,12 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
+
+from more_itertools import constrained_batches
 
 from suffixsvc.core import WriteSignal
 from suffixsvc.errors import ServiceError, ServiceUnavailableError, SuffixError
@@ -113,8 +115,7 @@ class Uplink(ClosedOnExit):
             session = self.abandoned.popleft()
             if not session.closing:
                 self.discard(session)
-        self._unsent.retry()
-        self._send_unsent()
+        self._send_again()
 
     @property
     def idle(self) -> bool:
@@ -134,8 +135,7 @@ class Uplink(ClosedOnExit):
         self._unsent.wait(seconds)
         while self._unsent.outputs and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(_RETRY_SECONDS, left))
-            self._unsent.retry()
-            self._send_unsent()
+            self._send_again()
             self._unsent.wait(deadline - time.monotonic())
         self._closed = True
         self.written.notify()
@@ -183,7 +183,7 @@ class Uplink(ClosedOnExit):
                     if not session.closing:
                         session.record()
             sent = [session.remote for session in held if not session.closing]
-            for group in _messages(sent):
+            for group in constrained_batches(sent, _MESSAGE_TOKENS, get_len=_unsent_tokens, strict=False):
                 if confirm:
                     self._client.flush_many(group, _CONFIRM_TIMEOUT_SECONDS)
                 else:
@@ -218,6 +218,10 @@ class Uplink(ClosedOnExit):
             return
         for each in self._unsent.add(close):
             self._give_up(each, ServiceUnavailableError("too many tokens wait for the service"))
+        self._send_unsent()
+
+    def _send_again(self) -> None:
+        self._unsent.retry()
         self._send_unsent()
 
     def _send_unsent(self) -> None:
@@ -271,19 +275,8 @@ class Uplink(ClosedOnExit):
         return True
 
 
-def _messages(sessions: Iterable[ClientSession]) -> Iterator[list[ClientSession]]:
-    """The sessions of one message after the other."""
-    group: list[ClientSession] = []
-    tokens = 0
-    for session in sessions:
-        unsent = session.verbs.state.unsent
-        if group and tokens + unsent > _MESSAGE_TOKENS:
-            yield group
-            group, tokens = [], 0
-        group.append(session)
-        tokens += unsent
-    if group:
-        yield group
+def _unsent_tokens(session: ClientSession) -> int:
+    return session.verbs.state.unsent
 
 
 def _closed_error() -> ServiceUnavailableError:

@@ -309,7 +309,7 @@ def _changes(namespace: _Namespace, live: _Live) -> Iterator[_Change]:
         if not session.visible:
             progress.retracted = True
             if progress.end:
-                yield _Change(session_id, None, follower_id)
+                yield _Change(session_id, None, progress.follower_id)
             continue
         length = session.length
         if length == progress.length:
@@ -317,7 +317,7 @@ def _changes(namespace: _Namespace, live: _Live) -> Iterator[_Change]:
         progress.length = length
         for piece in session.live_pieces(progress.end, length):
             progress.end = piece.end
-            yield _Change(session_id, piece, follower_id)
+            yield _Change(session_id, piece, progress.follower_id)
 
 
 def _present(namespace: _Namespace) -> Iterator[_Change]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Final
+
+from more_itertools import constrained_batches
 
 from suffixsvc import wire
 from suffixsvc.errors import LimitExceededError, SuffixError
@@ -91,18 +94,8 @@ class ReplyWriter:
         reply = pb.WatchReply(refused=pb.NamespaceRefused(namespace=path, error=detail))
         return bytes(reply.SerializeToString())
 
-    def _parts(self, outputs: Iterable[StoredOutput]) -> Iterator[list[StoredOutput]]:
-        part: list[StoredOutput] = []
-        size = 0
-        for stored in outputs:
-            more = _size_of(stored)
-            if part and (size + more > self._target or len(part) == MESSAGE_OUTPUTS):
-                yield part
-                part, size = [], 0
-            part.append(stored)
-            size += more
-        if part:
-            yield part
+    def _parts(self, outputs: Iterable[StoredOutput]) -> Iterator[tuple[StoredOutput, ...]]:
+        return constrained_batches(outputs, self._target, MESSAGE_OUTPUTS, _size_of, strict=False)
 
     # ---------------------------------------------------------------------------------------- changes
 
@@ -149,32 +142,31 @@ class ReplyWriter:
         reset: bool = False,
     ) -> list[bytes]:
         """Live text by session id; None: the session is over. No message if there is nothing to say."""
-        messages: list[bytes] = []
-        part: list[pb.LivePiece] = []
-        size = 0
+        parts: Iterable[Sequence[pb.LivePiece]] = constrained_batches(
+            starmap(_live_piece, pieces), self._target, get_len=_size_of_piece, strict=False
+        )
+        messages = [
+            pb.LiveText(namespace=path, pieces=part, reset=reset and number == 0)
+            for number, part in enumerate(parts)
+        ]
+        if reset and not messages:
+            messages.append(pb.LiveText(namespace=path, reset=True))
+        return [pb.WatchReply(live=message).SerializeToString() for message in messages]
 
-        def flush() -> None:
-            first = reset and not messages
-            if part or first:
-                live = pb.LiveText(namespace=path, pieces=part, reset=first)
-                messages.append(pb.WatchReply(live=live).SerializeToString())
 
-        for session_id, piece in pieces:
-            message = pb.LivePiece(session_id=session_id)
-            if piece is None:
-                message.ended = True
-            else:
-                message.at = piece.at
-                message.context = wire.pack_tokens(piece.context)
-                message.output = wire.pack_tokens(piece.output)
-            more = len(message.context) + len(message.output) + _PIECE_BYTES
-            if part and size + more > self._target:
-                flush()
-                part, size = [], 0
-            part.append(message)
-            size += more
-        flush()
-        return messages
+def _live_piece(session_id: str, piece: TextPiece | None) -> pb.LivePiece:
+    if piece is None:
+        return pb.LivePiece(session_id=session_id, ended=True)
+    return pb.LivePiece(
+        session_id=session_id,
+        at=piece.at,
+        context=wire.pack_tokens(piece.context),
+        output=wire.pack_tokens(piece.output),
+    )
+
+
+def _size_of_piece(piece: pb.LivePiece) -> int:
+    return len(piece.context) + len(piece.output) + _PIECE_BYTES
 
 
 @dataclass(slots=True)

@@ -10,11 +10,11 @@ from suffixsvc import __version__
 from suffixsvc.errors import InvalidInputError, UnsupportedVersionError
 from suffixsvc.index.namespace_stats import ReportedCounts
 from suffixsvc.log_wire import WATCH_PROTOCOL
+from suffixsvc.service.messages.converters import checked_id
 from suffixsvc.service.messages.elements import too_many_error
 from suffixsvc.types import FollowerName, OutputId
 from suffixsvc.v1 import watch_pb2
 
-MAX_ID_BYTES: Final = 128
 MAX_DESCRIPTION_BYTES: Final = 200
 #: outputs of a report, all namespaces together
 MAX_USED_OUTPUTS: Final = 65_536
@@ -44,8 +44,8 @@ def checked_hello(request: watch_pb2.WatchRequest | None) -> watch_pb2.WatchHell
             got=hello.protocol,
             remedy=f"Upgrade the {older}, which is the older one of the two.",
         )
-    _check_text("follower_id", hello.follower_id, 1, MAX_ID_BYTES)
-    _check_text("description", hello.description, 0, MAX_DESCRIPTION_BYTES)
+    checked_id("follower_id", hello.follower_id)
+    _check_description(hello.description)
     return hello
 
 
@@ -54,11 +54,11 @@ def name_of(hello: watch_pb2.WatchHello) -> FollowerName:
     return FollowerName(hello.follower_id, hello.description)
 
 
-def _check_text(name: str, value: str, least: int, most: int) -> None:
+def _check_description(value: str) -> None:
     size = len(value.encode())
-    if not least <= size <= most or not value.isprintable():
+    if size > MAX_DESCRIPTION_BYTES or not value.isprintable():
         raise InvalidInputError(
-            f"{name} must be {least} to {most} bytes of printable characters",
+            f"description must be at most {MAX_DESCRIPTION_BYTES} bytes of printable characters",
             got=f"{size} bytes: {ascii(value)[:80]}",
         )
 
