@@ -10,6 +10,7 @@ from suffixsvc import core
 from suffixsvc.config import Limits
 from suffixsvc.errors import SessionClosedError
 from suffixsvc.index import Abandoned, Session
+from suffixsvc.index.pending_commit import CommittedIds
 from suffixsvc.types import (
     Draft,
     Labels,
@@ -175,6 +176,10 @@ class FollowerSession(Session):
             if not sent.closing:
                 self._uplink.discard(sent)
         return output_id
+
+    @staticmethod
+    def _log_failure(future: CommittedIds) -> None:
+        """The uplink logs what it gives up."""
 
 
 def _forked_error() -> SessionClosedError:

@@ -305,7 +305,7 @@ class Session:
         if submitted is not None and wait:
             self._output_id = self._pending_commit.wait()
         elif submitted is not None:
-            submitted[1].add_done_callback(_log_failure)
+            submitted[1].add_done_callback(self._log_failure)
         logged = None if submitted is None or self._output_id is None else submitted[0]
         uninterrupted(lambda: self._end(logged))
         return self._output_id
@@ -317,6 +317,13 @@ class Session:
         self._finalizer.detach()
         self._namespace.remove_live(self._pending_commit)
         self._on_close(logged)
+
+    @staticmethod
+    def _log_failure(future: CommittedIds) -> None:
+        """Log the failure of a commit that no caller waits for."""
+        error = future.exception()
+        if error is not None:
+            log.error("an output could not be stored", error=str(error))
 
     @property
     def length(self) -> int:
@@ -391,10 +398,3 @@ class Session:
     def _require_capacity(self, more: int) -> None:
         if len(self._native) + more > self._limits.max_session_tokens:
             raise too_long_error(len(self._native) + more, self._limits.max_session_tokens)
-
-
-def _log_failure(future: CommittedIds) -> None:
-    """Log the failure of a commit that no caller waits for."""
-    error = future.exception()
-    if error is not None:
-        log.error("an output could not be stored", error=str(error))

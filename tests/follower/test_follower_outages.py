@@ -87,8 +87,10 @@ def test_drafting_goes_on_and_what_was_written_arrives_later(service: FaultyServ
         eventually(lambda: follower._parts.uplink.idle, "nothing is left to be sent")
 
 
-def test_the_journal_has_a_limit(service: FaultyService, caplog: pytest.LogCaptureFixture) -> None:
-    """Of more closes than fit, the oldest are lost, and logged."""
+def test_the_journal_has_a_limit(
+    service: FaultyService, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of more closes than fit, the oldest are lost, and logged, once."""
     caplog.set_level(logging.ERROR, "suffixsvc_follower")
     with Follower(service.address, replace(QUICK, max_unsent_tokens=500), [(PATH, "")]) as follower:
         assert follower.wait(PATH, 60)
@@ -100,6 +102,7 @@ def test_the_journal_has_a_limit(service: FaultyService, caplog: pytest.LogCaptu
             assert follower._parts.uplink._unsent._tokens <= 500
         lost = [each for each in caplog.records if "too many tokens wait" in each.getMessage()]
         assert len(lost) == 5
+        assert "could not be stored" not in capsys.readouterr().out
         service.start()
         eventually(lambda: len(texts(service)) == 5, "the others are stored")
         assert [tokens[0] for tokens in texts(service)] == [5000, 6000, 7000, 8000, 9000]

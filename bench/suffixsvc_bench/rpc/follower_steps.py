@@ -22,7 +22,7 @@ _TEXT_TOKENS: Final = 4_000
 _OUTPUT_TOKENS: Final = 500
 _OUTPUTS: Final = 200
 _WARM_CALLS: Final = 50
-_ROUNDS: Final = 8
+_ROUNDS: Final = 48
 _MAX_DRAFT_TOKENS: Final = 16
 #: sessions of another process that write the followed tokens
 _WRITERS: Final = 20
@@ -41,7 +41,7 @@ def follower_steps(
 
     Args:
         notify: called with a description before each configuration.
-        calls: timed calls of each subject; behind a pause a quarter of them.
+        calls: timed calls of each subject.
         seed: of the texts.
         loads: followed tokens a second, and "hot" or "behind", of each configuration.
 
@@ -55,14 +55,13 @@ def follower_steps(
     for per_second, mode in loads:
         notify(f"follower, {mode}, {per_second} followed tokens/s")
         hot = mode == "hot"
-        count = calls if hot else max(1, calls // 4)
-        us = _timed(per_second, 0.0 if hot else _PAUSE_S, count, Workload(seed))
+        us = _timed(per_second, 0.0 if hot else _PAUSE_S, calls, Workload(seed))
         ratios = {
             f"{p}_{name}": us[subject][p] / us["engine"][p]
             for p in ("p50", "p99")
             for name, subject in (("ratio", "follower"), ("control", "control"))
         }
-        found.append({"mode": mode, "followed_per_second": per_second, "calls": count, **us, **ratios})
+        found.append({"mode": mode, "followed_per_second": per_second, "calls": calls, **us, **ratios})
     return found
 
 
