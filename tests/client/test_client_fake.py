@@ -265,13 +265,13 @@ def test_an_outage_is_logged_once(
     reasons = {EmptyReason.UNAVAILABLE, EmptyReason.BREAKER_OPEN}
     assert set(client.counts.empty) <= reasons
     assert client.counts.empty[EmptyReason.UNAVAILABLE] > 0
-    assert warnings_of(caplog) == ["no drafts until the service answers: down"]
+    assert warnings_of(caplog) == ["no drafts from the service until it answers: down"]
     fake.fail_with = None
     drafts_again(session)
     fake.fail_with = down
     for word in WORDS:
         session.step([word])
-    assert warnings_of(caplog) == ["no drafts until the service answers: down"] * 2
+    assert warnings_of(caplog) == ["no drafts from the service until it answers: down"] * 2
 
 
 def test_a_draft_longer_than_requested_is_refused(cache: SuffixCache) -> None:
@@ -304,7 +304,7 @@ def test_late_answers_are_logged_when_the_breaker_opens(
     assert warnings_of(caplog) == []
     for word in WORDS:
         session.step([word])
-    assert warnings_of(caplog) == ["no drafts until the service answers: late"]
+    assert warnings_of(caplog) == ["no drafts from the service until it answers: late"]
 
 
 def test_a_closed_client_opens_no_session(fake: FakeTransport, caplog: pytest.LogCaptureFixture) -> None:

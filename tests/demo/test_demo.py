@@ -76,7 +76,7 @@ def test_every_stage_runs_and_leaves_its_results(model: Path, folder: Path, tmp_
     # only lines that depend on the machine's load may follow
     by_load = (
         "measured on a busy machine",
-        "no drafts until the service answers: the service did not answer in time",
+        "no drafts from the service until it answers: the service did not answer in time",
     )
     assert [line for line in others if not any(known in line for known in by_load)] == []
     for stage in (

@@ -303,7 +303,7 @@ class Procedures:
         with self._outages:
             known, self._outage = self._outage or self.closed, True
         if not known:
-            log.warning("no drafts until the service answers: %s", error)
+            log.warning("no drafts from the service until it answers: %s", error)
 
 
 def _batch_items(replies: Sequence[pb.StreamReply], count: int) -> Sequence[pb.StepItem]:
