@@ -82,10 +82,6 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.enable()
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # or the native modules report what is never collected as leaked
-
-
 @pytest.fixture(scope="session")
 def real_model() -> Path:
     """Path of smollm2-135m: SUFFIXSVC_TEST_MODEL, or what ``suffixsvc models get`` downloaded."""

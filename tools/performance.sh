@@ -14,6 +14,7 @@
 #   STEPS="replay index segment rpc build decode publish"   a subset of these, and http, which takes hours; publish
 #                                              reads the results in OUT and keeps the page's other sections
 #   SIZES=1M,10M,100M                          sizes of bench index and bench segment
+#   RPC="--sealed-tokens 100000000"            options of bench rpc
 #   BUILD="--tokenizer tokenizer.json.gz"       options of bench build
 #   DECODE="--target qwen2.5-coder-1.5b"       options of bench decode, which takes half an hour
 #   HTTP="--llama-bin DIR"                     options of bench http; tools/llama_tools.sh prints the folder
@@ -55,7 +56,10 @@ for step in $steps; do
             ;;
         index) measure index --sizes "$sizes" --folder "${FOLDER:-/tmp}" --report "$out/index.html" ;;
         segment) measure segment --sizes "$sizes" --folder "${FOLDER:-/tmp}" ;;
-        rpc) measure rpc ;;
+        rpc)
+            read -ra rpc <<<"${RPC:-}"
+            measure rpc "${rpc[@]}"
+            ;;
         build)
             read -ra build <<<"${BUILD:-}"
             measure build --folder "${FOLDER:-/tmp}" "${build[@]}"

@@ -60,6 +60,8 @@ Columns suffixsvc::columns(const std::vector<DraftToken>& draft, std::string_vie
 }
 
 NB_MODULE(_ext, m) {
+    // A cache that was not closed has threads, which hold objects to the end of the process: not a leak.
+    nb::set_leak_warnings(false);
     m.doc() = "The native core: index, segments and drafting. Import suffixsvc.core instead.";
 
     bind_driver(m);
