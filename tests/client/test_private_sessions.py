@@ -92,7 +92,8 @@ def test_a_private_session_is_closed_without_its_service(
     session = client.namespace("a").open_session([1, 2], private=True)
     session.step(SECRET)
     assert session.close() is None
-    assert warnings_of(caplog) == ["no drafts from the service until it answers: down"], "nothing about a discard"
+    # nothing about a discard
+    assert warnings_of(caplog) == ["no drafts from the service until it answers: down"]
 
 
 def test_a_service_that_does_not_know_private_sessions_is_told_to_discard(
