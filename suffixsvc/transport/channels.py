@@ -67,26 +67,44 @@ class Channels(Generic[C]):
         self._open: set[SharedChannel[C]] = set()
         self._closed = False
         self._closed_at_forks = closed_at_forks
-        self._calls = 0
+        #: threads of the blocks of use() and call() that have not ended
+        self._callers: list[int] = []
         if closed_at_forks:
             FORKS.add(self)
 
     @property
     def calls(self) -> int:
-        """Blocks of :meth:`use` that have not ended."""
+        """Blocks of :meth:`use` and :meth:`call` that have not ended."""
         with self._lock:  # an acquisition that a fork did not stop is counted
-            return self._calls
+            return len(self._callers)
 
     @contextlib.contextmanager
     def use(self) -> Iterator[SharedChannel[C]]:
         """Acquire a channel for the block. Raises as :meth:`acquire`."""
-        held = self._acquire(calls=1)
+        held = self._acquire(call=True)
+        caller = threading.get_ident()
         try:
             yield held
         finally:
             with self._lock:
-                self._calls -= 1
+                self._callers.remove(caller)
                 self.release(held)
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """A call over a stream of :meth:`acquire`: a fork waits for it as for a block of :meth:`use`."""
+        caller = threading.get_ident()
+        while True:
+            FORKS.wait()
+            with self._lock:
+                if not FORKS.in_progress:
+                    self._callers.append(caller)
+                    break
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callers.remove(caller)
 
     def acquire(self) -> SharedChannel[C]:
         """Return a channel to the process that listens now, to be passed to :meth:`release`.
@@ -95,20 +113,25 @@ class Channels(Generic[C]):
             AbsentPeerError: no process listens.
             ServiceUnavailableError: its user is not trusted, or :meth:`close` was called.
         """
-        return self._acquire(calls=0)
+        return self._acquire(call=False)
 
-    def _acquire(self, calls: int) -> SharedChannel[C]:
+    def _acquire(self, *, call: bool) -> SharedChannel[C]:
         while True:
-            if self._closed_at_forks:
+            # a fork waits for the calls in progress: those do not wait for it
+            waits = self._closed_at_forks and threading.get_ident() not in self._callers
+            if waits:
                 FORKS.wait()
             with self._lock:
-                if not (self._closed_at_forks and FORKS.in_progress):
+                if not (waits and FORKS.in_progress):
                     held = self._acquire_locked()
-                    self._calls += calls
+                    if call:
+                        self._callers.append(threading.get_ident())
                     return held
 
     def _acquire_locked(self) -> SharedChannel[C]:
         self._require_open()
+        if self._closed_at_forks:
+            FORKS.add(self)  # in a child again
         held = self._current
         if held is None or (
             self._path is not None and held.socket is not None and not held.socket.is_at(self._path)

@@ -45,27 +45,31 @@ class _Forks:
     """Forks of this process. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may fork
         self._open: weakref.WeakSet[ClosedAtForks] = weakref.WeakSet()
-        self._none_in_progress = threading.Event()
-        self._none_in_progress.set()
+        #: held by a thread that forks; reentrant: a signal handler may fork, or connect, within a fork
+        self._forking = threading.RLock()
+        #: the thread that holds it, and how many of its forks are in progress
+        self._thread = 0
+        self._depth = 0
         self._idle: grpc.Channel | None = None
 
     @property
     def in_progress(self) -> bool:
-        """Whether a thread forks now: nothing may connect."""
-        return not self._none_in_progress.is_set()
+        """Whether another thread forks now: nothing may connect."""
+        return self._depth > 0 and self._thread != threading.get_ident()
 
     def wait(self) -> None:
-        """Wait until no thread forks."""
-        self._none_in_progress.wait()
+        """Wait until no other thread forks."""
+        with self._forking:
+            pass
 
     def add(self, connected: ClosedAtForks) -> None:
         """Close this before forks; to be called before it has its first channel.
 
         No effect unless gRPC supports forks in this process.
         """
-        if not _supported():
+        if not _supported() or connected in self._open:
             return
         with self._lock:
             self._open.add(connected)
@@ -79,7 +83,9 @@ class _Forks:
                 )
 
     def _close_all(self) -> None:
-        self._none_in_progress.clear()
+        self._forking.acquire()  # until after the fork: gRPC supports one at a time
+        self._thread = threading.get_ident()
+        self._depth += 1
         with self._lock:
             connected = list(self._open)
         deadline = time.monotonic() + _CALL_SECONDS
@@ -91,14 +97,15 @@ class _Forks:
             time.sleep(_POLL_SECONDS)
 
     def _end(self) -> None:
-        self._none_in_progress.set()
+        self._depth -= 1
+        self._forking.release()
 
     def _end_in_child(self) -> None:
         # threads of the parent may have held the locks, those of its connections included
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._open = weakref.WeakSet()
-        self._none_in_progress = threading.Event()
-        self._none_in_progress.set()
+        self._forking = threading.RLock()
+        self._depth = 0
 
 
 def _supported() -> bool:

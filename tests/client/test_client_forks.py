@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +75,79 @@ assert waiting_procedures(client) <= 1
 client.close()
 """
 
+#: children of two threads, while others step
+_FORKS_OF_THREADS = """
+import os, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from suffixsvc_client import ClientConfig, SuffixClient
+
+client = SuffixClient(sys.argv[1], ClientConfig(step_timeout_s=300, open_timeout_s=300))
+client.server_info()
+done = threading.Event()
+
+def write():
+    while not done.is_set():
+        session = client.namespace("a").open_session([1])
+        for token in range(20):
+            session.step([token])
+        assert session.close() is not None
+
+def fork():
+    for _ in range(20):
+        child = os.fork()
+        if not child:
+            os._exit(0 if client.server_info().instance_id else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+with ThreadPoolExecutor(4) as pool:
+    writers = [pool.submit(write) for _ in range(2)]
+    forks = [pool.submit(fork) for _ in range(2)]
+    try:
+        for each in forks:
+            each.result()
+    finally:
+        done.set()
+    for each in writers:
+        each.result()
+assert client.counts.empty == {}
+client.close()
+"""
+
+#: a handler of a signal uses the client in the thread that forks, while the fork waits for a call
+_CALL_WITHIN_A_FORK = """
+import os, signal, sys, threading, time
+from suffixsvc_client import ClientConfig, SuffixClient
+
+client = SuffixClient(sys.argv[1], ClientConfig(call_timeout_s=1, open_timeout_s=0.2))
+client.server_info()
+handled = []
+
+def handle(*_):
+    handled.append(client.namespace("a").open_session([1]))
+
+signal.signal(signal.SIGALRM, handle)
+print("connected", flush=True)
+sys.stdin.readline()  # the service is stopped
+
+def call():
+    try:
+        client.server_info()
+    except Exception:
+        pass
+
+waits = threading.Thread(target=call)
+waits.start()
+time.sleep(0.1)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+child = os.fork()
+if not child:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert handled
+waits.join()
+print("forked", flush=True)
+"""
+
 #: without it, a channel of the child may never connect
 _ENVIRONMENT = os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "1"}
 
@@ -97,6 +172,43 @@ def test_a_forked_process_has_a_connection_of_its_own(folder: Path, transport: s
             command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=_ENVIRONMENT
         )
     assert ran.returncode == 0, ran.stderr
+
+
+def test_threads_that_fork_and_step_hang_and_lose_nothing(folder: Path) -> None:
+    with ServeProcess(folder) as service:
+        service.start()
+        command = [sys.executable, "-c", _FORKS_OF_THREADS, service.address]
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=_ENVIRONMENT
+        )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_signal_handler_uses_the_client_within_a_fork(folder: Path) -> None:
+    with ServeProcess(folder) as service:
+        service.start()
+        program = subprocess.Popen(
+            [sys.executable, "-c", _CALL_WITHIN_A_FORK, service.address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_ENVIRONMENT,
+        )
+        watchdog = threading.Timer(PATIENCE_S, program.kill)
+        watchdog.start()
+        try:
+            assert program.stdin is not None
+            assert program.stdout is not None
+            assert program.stdout.readline() == "connected\n"
+            service.send(signal.SIGSTOP)
+            program.stdin.write("\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == "forked\n"
+        finally:
+            service.send(signal.SIGCONT)
+            watchdog.cancel()
+            program.kill()
+            program.communicate()
 
 
 def test_a_forked_child_opens_its_sessions_itself(folder: Path) -> None:

@@ -92,6 +92,11 @@ class GrpcTransport:
 
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Send messages on the stream and wait for a reply to each."""
+        self._renew_in_child()
+        with self._channels.call():
+            return self._exchange(requests, timeout_s)
+
+    def _exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         answers: _Answers = queue.SimpleQueue()
         ids = self._send(requests, answers)
         deadline = time.monotonic() + timeout_s
@@ -105,7 +110,9 @@ class GrpcTransport:
 
     def post(self, requests: Sequence[pb.StreamRequest]) -> None:
         """Send messages on the stream; the replies are dropped."""
-        self._send(requests, None)
+        self._renew_in_child()
+        with self._channels.call():
+            self._send(requests, None)
 
     def close(self) -> None:
         """Close stream and channels. Idempotent."""
@@ -118,7 +125,6 @@ class GrpcTransport:
         self._channels.close()
 
     def _send(self, requests: Sequence[pb.StreamRequest], answers: _Answers | None) -> list[int]:
-        self._renew_in_child()
         with self._lock:
             stream = self._open_stream()
             ids = [next(self._ids) for _ in requests]
