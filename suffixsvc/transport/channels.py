@@ -67,39 +67,33 @@ class Channels(Generic[C]):
         self._open: set[SharedChannel[C]] = set()
         self._closed = False
         self._closed_at_forks = closed_at_forks
-        #: threads of the blocks of use() and call() that have not ended
+        #: threads of the blocks of call() that have not ended
         self._callers: list[int] = []
         if closed_at_forks:
             FORKS.add(self)
 
     @property
     def calls(self) -> int:
-        """Blocks of :meth:`use` and :meth:`call` that have not ended."""
+        """Blocks of :meth:`call` that have not ended."""
         with self._lock:  # an acquisition that a fork did not stop is counted
             return len(self._callers)
 
     @contextlib.contextmanager
     def use(self) -> Iterator[SharedChannel[C]]:
         """Acquire a channel for the block. Raises as :meth:`acquire`."""
-        held = self._acquire(call=True)
-        caller = threading.get_ident()
-        try:
-            yield held
-        finally:
-            with self._lock:
-                self._callers.remove(caller)
+        with self.call():
+            held = self.acquire()
+            try:
+                yield held
+            finally:
                 self.release(held)
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """A call over a stream of :meth:`acquire`: a fork waits for it as for a block of :meth:`use`."""
+        """A call over a channel that was, or will be, acquired: a fork waits for its end."""
         caller = threading.get_ident()
-        while True:
-            FORKS.wait()
-            with self._lock:
-                if not FORKS.in_progress:
-                    self._callers.append(caller)
-                    break
+        with self._between_forks():
+            self._callers.append(caller)
         try:
             yield
         finally:
@@ -113,41 +107,39 @@ class Channels(Generic[C]):
             AbsentPeerError: no process listens.
             ServiceUnavailableError: its user is not trusted, or :meth:`close` was called.
         """
-        return self._acquire(call=False)
+        with self._between_forks():
+            self._require_open()
+            held = self._current
+            if held is None or (
+                self._path is not None and held.socket is not None and not held.socket.is_at(self._path)
+            ):
+                made = self._make()
+                unused, self._current = self._current, made
+                self._open.add(made)
+                if self._closed:  # by a signal handler, which may have missed this channel
+                    self._current = None
+                    self._close_unused(made)
+                    self._require_open()
+                if unused is not None:
+                    self._close_unused(unused)
+                held = made
+            held.active_calls += 1
+            return held
 
-    def _acquire(self, *, call: bool) -> SharedChannel[C]:
+    @contextlib.contextmanager
+    def _between_forks(self) -> Iterator[None]:
+        """Hold the lock while no other thread forks.
+
+        A thread within a call does not wait: the fork waits for the call.
+        """
+        waits = self._closed_at_forks and threading.get_ident() not in self._callers
         while True:
-            # a fork waits for the calls in progress: those do not wait for it
-            waits = self._closed_at_forks and threading.get_ident() not in self._callers
             if waits:
                 FORKS.wait()
             with self._lock:
                 if not (waits and FORKS.in_progress):
-                    held = self._acquire_locked()
-                    if call:
-                        self._callers.append(threading.get_ident())
-                    return held
-
-    def _acquire_locked(self) -> SharedChannel[C]:
-        self._require_open()
-        if self._closed_at_forks:
-            FORKS.add(self)  # in a child again
-        held = self._current
-        if held is None or (
-            self._path is not None and held.socket is not None and not held.socket.is_at(self._path)
-        ):
-            made = self._make()
-            unused, self._current = self._current, made
-            self._open.add(made)
-            if self._closed:  # by a signal handler, which may have missed this channel
-                self._current = None
-                self._close_unused(made)
-                self._require_open()
-            if unused is not None:
-                self._close_unused(unused)
-            held = made
-        held.active_calls += 1
-        return held
+                    yield
+                    return
 
     def release(self, held: SharedChannel[C]) -> None:
         """Release a channel after a call; an outdated one is closed with its last call."""
@@ -175,6 +167,8 @@ class Channels(Generic[C]):
             raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
 
     def _make(self) -> SharedChannel[C]:
+        if self._closed_at_forks:
+            FORKS.add(self)  # in a child again
         if self._path is None:
             return SharedChannel(self._connect(self._target), None)
         checked = CheckedSocket(self._path, self._peer)

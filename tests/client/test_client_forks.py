@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -149,7 +151,44 @@ print("forked", flush=True)
 """
 
 #: without it, a channel of the child may never connect
-_ENVIRONMENT = os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "1"}
+_ENVIRONMENT = os.environ | {
+    "GRPC_ENABLE_FORK_SUPPORT": "1",
+    "PYTHONPATH": str(Path(__file__).parents[1]),
+}
+
+
+def _run(source: str, address: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", source, address],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env=_ENVIRONMENT,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@contextmanager
+def _program(source: str, address: str) -> Iterator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
+    """A program with its stdout and stdin, which is killed in the end, or if it hangs."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", source, address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=_ENVIRONMENT,
+    )
+    watchdog = threading.Timer(PATIENCE_S, program.kill)
+    watchdog.start()
+    try:
+        assert program.stdout is not None
+        assert program.stdin is not None
+        yield program, program.stdout, program.stdin
+    finally:
+        watchdog.cancel()
+        program.kill()
+        program.communicate()
 
 
 @pytest.fixture
@@ -167,65 +206,35 @@ def test_a_forked_process_has_a_connection_of_its_own(folder: Path, transport: s
         [address] = [
             each for each in service.ready["addresses"] if each.startswith("unix:") == (transport == "unix")
         ]
-        command = [sys.executable, "-c", _FORK, address]
-        ran = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=_ENVIRONMENT
-        )
-    assert ran.returncode == 0, ran.stderr
+        _run(_FORK, address)
 
 
 def test_threads_that_fork_and_step_hang_and_lose_nothing(folder: Path) -> None:
     with ServeProcess(folder) as service:
         service.start()
-        command = [sys.executable, "-c", _FORKS_OF_THREADS, service.address]
-        ran = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=_ENVIRONMENT
-        )
-    assert ran.returncode == 0, ran.stderr
+        _run(_FORKS_OF_THREADS, service.address)
 
 
 def test_a_signal_handler_uses_the_client_within_a_fork(folder: Path) -> None:
     with ServeProcess(folder) as service:
         service.start()
-        program = subprocess.Popen(
-            [sys.executable, "-c", _CALL_WITHIN_A_FORK, service.address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=_ENVIRONMENT,
-        )
-        watchdog = threading.Timer(PATIENCE_S, program.kill)
-        watchdog.start()
-        try:
-            assert program.stdin is not None
-            assert program.stdout is not None
-            assert program.stdout.readline() == "connected\n"
+        with _program(_CALL_WITHIN_A_FORK, service.address) as (_, said, say):
+            assert said.readline() == "connected\n"
             service.send(signal.SIGSTOP)
-            program.stdin.write("\n")
-            program.stdin.flush()
-            assert program.stdout.readline() == "forked\n"
-        finally:
-            service.send(signal.SIGCONT)
-            watchdog.cancel()
-            program.kill()
-            program.communicate()
+            try:
+                say.write("\n")
+                say.flush()
+                assert said.readline() == "forked\n"
+            finally:
+                service.send(signal.SIGCONT)
 
 
 def test_a_forked_child_opens_its_sessions_itself(folder: Path) -> None:
     """It does not inherit its parent's background thread."""
-    service = ServeProcess(folder)
-    with service:
-        program = subprocess.Popen(
-            [sys.executable, "-c", _FORK_BEFORE_THE_SERVICE, service.address],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=_ENVIRONMENT | {"PYTHONPATH": str(Path(__file__).parents[1])},
-        )
-        try:
-            assert program.stdout is not None
-            assert program.stdout.readline() == "forked\n"
-            service.start()
-            assert program.wait(PATIENCE_S) == 0
-        finally:
-            program.kill()
-            program.communicate()
+    with (
+        ServeProcess(folder) as service,
+        _program(_FORK_BEFORE_THE_SERVICE, service.address) as (program, said, _),
+    ):
+        assert said.readline() == "forked\n"
+        service.start()
+        assert program.wait(PATIENCE_S) == 0
