@@ -119,11 +119,14 @@ def test_calls_enter_no_condition_in_which_an_interrupt_can_leave_its_lock_held(
             entered.append(f"{frame.f_back.f_code.co_filename}:{frame.f_back.f_lineno}")
 
     with SuffixCache(tmp_path) as cache:
+        gc.collect()
+        gc.disable()  # the collector would end channels and calls that other tests left, within these calls
         sys.setprofile(watch)
         try:
             _use(cache)
         finally:
             sys.setprofile(None)
+            gc.enable()
     assert not entered
 
 
