@@ -20,6 +20,9 @@
     ├── UnknownOutputError
     ├── UnknownSegmentError                   not in the namespace's manifest (any more)
     ├── TokenizerMismatchError
+    ├── AccessError                           who the caller is, what it may do
+    │   ├── UnauthenticatedError              no valid token or certificate
+    │   └── PermissionDeniedError             no grant
     ├── LimitExceededError                    sessions, prompt length, message size
     ├── StoreError
     │   ├── StoreLockedError                  another process has the data folder open
@@ -228,6 +231,18 @@ class StoreClosedError(StoreError):
 
 class IndexCorruptError(SuffixError):
     """``check()`` found a broken invariant; the message names the first one."""
+
+
+class AccessError(SuffixError):
+    """Base class of errors of authentication and authorisation."""
+
+
+class UnauthenticatedError(AccessError):
+    """The caller must prove who it is: its token or certificate is missing, unknown, revoked or expired."""
+
+
+class PermissionDeniedError(AccessError):
+    """The caller has no grant for what it asks; the namespace may or may not exist."""
 
 
 class ServiceError(SuffixError):

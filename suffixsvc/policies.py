@@ -1,4 +1,4 @@
-"""Policies of namespaces: limits, time to live and pinning, set on paths.
+"""Policies of namespaces: limits, time to live and pinning, set on paths. In a file (access/policy_file.py):
 
     [default]                              every namespace
     max_bytes = "4 GiB"
@@ -19,16 +19,15 @@ namespace never evicts outputs of another.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import pygtrie
 
 from suffixsvc.config import validate_namespace
-from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
+from suffixsvc.errors import InvalidConfigError
 
 #: as ``max_bytes``: no limit, which overrides a limit of a parent path
 UNLIMITED: Final = 2**63 - 1
@@ -101,27 +100,15 @@ class Policies:
         """Whether any policy sets a time to live."""
         return any(policy.ttl_seconds for policy in (self.default, *self._trie.values()))
 
-    @staticmethod
-    def load(file: str | os.PathLike[str]) -> Policies:
-        """Read a TOML file of the form shown in the docstring of this module.
-
-        Sizes are bytes, or text with a unit (``"512 MiB"``, ``"2 GB"``, ``"unlimited"``); times are seconds,
-        or text with s, m, h or d (``"7d"``).
-
-        Raises:
-            InvalidConfigError: names the file, and the invalid line or key.
-        """
-        from suffixsvc.settings import read_toml  # noqa: PLC0415 - pydantic is slow to load
-
-        read = read_toml(_File, file, "policies file")
-        return Policies(
-            {path: table.policy() for path, table in read.namespaces.items()}, read.default.policy()
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """A table of the file: numbers may be text with a unit."""
+class PolicyTable:
+    """A policy as a table of a file: sizes are bytes, or text with a unit (``"512 MiB"``, ``"2 GB"``,
+    ``"unlimited"``); times are seconds, or text with s, m, h or d (``"7d"``).
+
+    Raises:
+        InvalidConfigError: its message begins with the name of the invalid field.
+    """
 
     max_bytes: Any = None
     ttl: Any = None
@@ -131,26 +118,12 @@ class _Table:
         self.policy()
 
     def policy(self) -> Policy:
+        """The policy that the table describes."""
         max_bytes = UNLIMITED if self.max_bytes == "unlimited" else _quantity(self.max_bytes, _UNITS)
         _require_int("max_bytes", max_bytes, 1, UNLIMITED, 'bytes, as 1073741824, "1 GiB" or "unlimited"')
         ttl = _quantity(self.ttl, _SPANS)
         _require_int("ttl", ttl, 0, _MAX_TTL_SECONDS, 'seconds, as 3600, "7d" or 0 for never')
         return Policy(max_bytes, ttl, self.pinned)
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    default: _Table = field(default_factory=_Table)
-    namespaces: dict[str, _Table] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for path in self.namespaces:
-            try:
-                validate_namespace(path)
-            except InvalidNamespaceError as error:
-                raise InvalidConfigError(
-                    f'namespaces."{path}" must be a path', expected=error.expected, got=error.got
-                ) from None
 
 
 def _quantity(value: Any, units: Mapping[str, int]) -> Any:

@@ -234,6 +234,9 @@ STATUS: Final[dict[type[errors.SuffixError], tuple[types_pb2.ErrorCode, str]]] =
     errors.UnknownOutputError: (types_pb2.ERROR_CODE_UNKNOWN_OUTPUT, "NOT_FOUND"),
     errors.UnknownSegmentError: (types_pb2.ERROR_CODE_UNKNOWN_SEGMENT, "NOT_FOUND"),
     errors.TokenizerMismatchError: (types_pb2.ERROR_CODE_TOKENIZER_MISMATCH, "FAILED_PRECONDITION"),
+    errors.UnauthenticatedError: (types_pb2.ERROR_CODE_UNAUTHENTICATED, "UNAUTHENTICATED"),
+    errors.AccessError: (types_pb2.ERROR_CODE_PERMISSION_DENIED, "PERMISSION_DENIED"),
+    errors.PermissionDeniedError: (types_pb2.ERROR_CODE_PERMISSION_DENIED, "PERMISSION_DENIED"),
     errors.LimitExceededError: (types_pb2.ERROR_CODE_LIMIT_EXCEEDED, "RESOURCE_EXHAUSTED"),
     errors.StoreError: (types_pb2.ERROR_CODE_STORE, "INTERNAL"),
     errors.StoreLockedError: (types_pb2.ERROR_CODE_STORE_LOCKED, "FAILED_PRECONDITION"),
@@ -263,6 +266,7 @@ _CLASS_OF: Final[dict[int, type[SuffixError]]] = {
     **{code: cls for cls, (code, _) in reversed(STATUS.items())},
     types_pb2.ERROR_CODE_UNKNOWN_SESSION: errors.UnknownSessionError,
     types_pb2.ERROR_CODE_UNAVAILABLE: errors.ServiceUnavailableError,
+    types_pb2.ERROR_CODE_PERMISSION_DENIED: errors.PermissionDeniedError,
 }
 
 

@@ -87,7 +87,7 @@ class AsyncSuffixClient(ClientHandle[AsyncRunner]):
         transport: AsyncTransport | None = None,
     ) -> None:
         settings = configured(config, step_timeout_s)
-        chosen = transport or AioGrpcTransport(target, settings.service_uid)
+        chosen = transport or AioGrpcTransport(target, settings)
         super().__init__(settings, AsyncRunner(chosen))
 
     step_many = _awaited(ClientVerbs.step_many)

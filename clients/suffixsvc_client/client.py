@@ -112,7 +112,7 @@ class SuffixClient(ClosedOnExit, ClientHandle[BlockingRunner]):
         transport: Transport | None = None,
     ) -> None:
         settings = configured(config, step_timeout_s)
-        chosen = transport or GrpcTransport(target, settings.service_uid)
+        chosen = transport or GrpcTransport(target, settings)
         super().__init__(settings, BlockingRunner(chosen))
 
     step_many = _blocking(ClientVerbs.step_many)

@@ -46,7 +46,7 @@ class FollowerParts(ClosedOnExit):
         self._config = config
         self.follower_id = str(uuid4())
         self.client = SuffixClient(target, config.client)
-        self._channel = WatchChannel(target, config.client.service_uid)
+        self._channel = WatchChannel(target, config.client)
         segments = SegmentSource(config.segment_cache, config.max_segment_cache_bytes, self._channel.fetch)
         self.table = FollowedTable(self._new_entry)
         self._opener = SegmentOpener(self.table, segments)

@@ -208,6 +208,14 @@ class SuffixCache(ClosedOnExit):
         """
         return self._parts.outputs.expire(now)
 
+    def set_policies(self, policies: Policies) -> None:
+        """Replace the policies of namespaces, also of existing ones.
+
+        A lower limit or time to live takes effect with the next write, :meth:`evict` or :meth:`expire`.
+        """
+        with self._parts.close_guard.while_open():
+            self._parts.catalog.set_policies(policies)
+
     def evict(self, now: float | None = None) -> int:
         """Reduce every namespace to its own limit; returns how many outputs were evicted.
 

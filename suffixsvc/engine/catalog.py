@@ -25,8 +25,9 @@ from suffixsvc.errors import (
     unknown_namespace,
 )
 from suffixsvc.index import NamespaceIndex
+from suffixsvc.index.engine_state import Quota
 from suffixsvc.index.lru_index import LruIndex
-from suffixsvc.policies import UNLIMITED, Policies
+from suffixsvc.policies import Policies
 from suffixsvc.runtime.signal_guard import AtomicCondition
 from suffixsvc.store.base import Store
 from suffixsvc.store.records.validation import check_namespace
@@ -56,12 +57,8 @@ class Catalog:
     def __init__(
         self, store: Store, policies: Policies, limits: Limits, starting_weights: bytes | None
     ) -> None:
-        if not isinstance(policies, Policies):
-            raise InvalidConfigError(
-                "policies must be a Policies instance or None", got=type(policies).__name__
-            )
         self._store = store
-        self._policies = policies
+        self._policies = _require_policies(policies)
         self._limits = limits
         self._starting_weights = starting_weights
         #: told when a session of any namespace has written tokens
@@ -162,23 +159,24 @@ class Catalog:
             )
 
     def _create(self, path: str, *, is_new: bool = True) -> NamespaceIndex:
-        policy = self._policies.of(path)
-        limited = (
-            policy.max_bytes not in (None, UNLIMITED)
-            or self._limits.max_cache_bytes < NO_LIMIT_BYTES
-            or policy.ttl_seconds
-        )
         index = NamespaceIndex(
             path,
             self._starting_weights,
             now_us=self._store.clock.now_us,
-            # where outputs can be evicted or expire
-            lru=LruIndex(complete=is_new) if limited and not policy.pinned else None,
-            policy=policy,
+            # also where nothing is evicted: the policy can change
+            lru=LruIndex(complete=is_new),
+            quota=Quota(self._policies.of(path), self._limits.max_cache_bytes < NO_LIMIT_BYTES),
             written=self.written,
         )
         self._weak[path] = index
         return index
+
+    def set_policies(self, policies: Policies) -> None:
+        """Replace the policies of all namespaces, existing ones included."""
+        with self._lock:
+            self._policies = _require_policies(policies)
+            for index in (*self._strong.values(), *self._weak.values()):
+                index.quota.policy = policies.of(index.path)
 
     def index_of(self, path: str) -> NamespaceIndex:
         """The index of an existing namespace. UnknownNamespaceError if it does not exist."""
@@ -329,3 +327,9 @@ def _require_tokenizer(path: str, expected: str, got: str, *remedy: str) -> None
     """Raise TokenizerMismatchError if a namespace and its caller differ in tokenizer; "" goes with any."""
     if expected and got and expected != got:
         raise tokenizer_mismatch(path, expected, got, *remedy)
+
+
+def _require_policies(policies: Policies) -> Policies:
+    if not isinstance(policies, Policies):
+        raise InvalidConfigError("policies must be a Policies instance or None", got=type(policies).__name__)
+    return policies

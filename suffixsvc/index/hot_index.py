@@ -18,7 +18,6 @@ from suffixsvc.index.lru_index import LruIndex
 from suffixsvc.index.namespace_stats import ReportedCounts
 from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
-from suffixsvc.policies import Policy
 from suffixsvc.types import NewOutput, StoredOutput, TokenArray
 from suffixsvc.values import as_int
 
@@ -55,7 +54,7 @@ class HotIndex:
         weights: initial weights of drafting, see ``suffixsvc.core.new_learner``.
         now_us: store time in microseconds.
         lru: records which outputs were drafted from; None where outputs are never evicted.
-        policy: effective policy of the namespace.
+        quota: limits of the namespace; None: there are none.
         written: is told when sessions have written tokens.
 
     Attributes:
@@ -70,7 +69,7 @@ class HotIndex:
         *,
         now_us: Callable[[], int] = lambda: int(time.time() * 1e6),
         lru: LruIndex | None = None,
-        policy: Policy | None = None,
+        quota: Quota | None = None,
         written: WriteSignal | None = None,
     ) -> None:
         self.path = path
@@ -82,7 +81,7 @@ class HotIndex:
         self.untagged_writes = 0  #: of these, writes that would create the namespace without a tokenizer
         self.lru = lru
         #: maintained by the engine's QuotaManager
-        self.quota = Quota(Policy() if policy is None else policy)
+        self.quota = Quota() if quota is None else quota
         #: maintained by the engine's Maintenance and Sealer
         self.maintenance = MaintenanceState()
         self.index = Index(MAX_CONTEXT)

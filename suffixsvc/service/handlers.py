@@ -1,6 +1,7 @@
-"""Request handlers of all service methods, without gRPC: a message in, a message out.
+"""Request handlers of all service methods, without gRPC: a message and its caller in, a message out.
 
-Stream messages, unary calls and the client's fake transport use the same functions.
+Stream messages, unary calls and the client's fake transport use the same functions. Each checks the rights of
+its caller before it looks at anything else (docs/security.md has the table).
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import threading
 import time
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc import __version__
+from suffixsvc.access.caller import Caller
+from suffixsvc.access.principals import Right
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, ExportJob, NamespaceStats, SuffixCache
 
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch")
+#: of the statistics of a namespace, those in which the rates of other namespaces show
+_OF_THE_SERVICE: Final = ("last_lsn", "store_bytes")
 #: exports that are counted or read: each holds a thread, files and disk space while its client reads
 MAX_EXPORTS = 4
 
@@ -78,25 +82,25 @@ class Handlers:
 
     # ----------------------------------------------------------------------------------------- sessions
 
-    def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionReply:
+    def open_session(self, request: pb.OpenSessionRequest, caller: Caller) -> pb.OpenSessionReply:
         """Open a session, or find the live one of the same id, namespace and prompt."""
-        return self.sessions.open(request)
+        return self.sessions.open(request, caller)
 
-    def step(self, request: pb.StepRequest) -> pb.StepReply:
+    def step(self, request: pb.StepRequest, caller: Caller) -> pb.StepReply:
         """Append tokens to a session and draft."""
-        [answer] = self.sessions.steps.take([request])
+        [answer] = self.sessions.steps.take([request], caller)
         if isinstance(answer, Exception):
             raise answer
         return pb.StepBatchReply.FromString(answer).items[0].reply
 
-    def append_context(self, request: pb.AppendContextRequest) -> pb.AppendContextReply:
+    def append_context(self, request: pb.AppendContextRequest, caller: Caller) -> pb.AppendContextReply:
         """Append tokens that the model did not write to a session."""
-        return self.sessions.append_context(request)
+        return self.sessions.append_context(request, caller)
 
-    def close_session(self, request: pb.CloseSessionRequest) -> pb.CloseSessionReply:
+    def close_session(self, request: pb.CloseSessionRequest, caller: Caller) -> pb.CloseSessionReply:
         """End a session; commit or discard its output."""
         output_id = self.sessions.close(
-            converters.checked_session_id(request.session_id),
+            caller.session(converters.checked_session_id(request.session_id)),
             commit=not request.discard,
             incomplete=request.incomplete,
             wait=not request.no_wait,
@@ -105,11 +109,11 @@ class Handlers:
 
     # --------------------------------------------------------------------------------------- the stream
 
-    def message(self, request: pb.StreamRequest) -> pb.StreamReply:
+    def message(self, request: pb.StreamRequest, caller: Caller) -> pb.StreamReply:
         """Answer one stream message. Errors are part of the reply: they must not end the stream."""
-        return pb.StreamReply.FromString(self.message_bytes(request.SerializeToString()))
+        return pb.StreamReply.FromString(self.message_bytes(request.SerializeToString(), caller))
 
-    def message_bytes(self, data: bytes) -> bytes:
+    def message_bytes(self, data: bytes, caller: Caller) -> bytes:
         """Answer a serialised stream message; the core answers plain steps without protobuf objects.
 
         Returns:
@@ -118,10 +122,12 @@ class Handlers:
         Raises:
             What :meth:`answer_remaining` raises.
         """
-        answered = self.sessions.table.dispatcher.answer(data, time.monotonic())
-        return answered if isinstance(answered, bytes) else self.answer_remaining(data, answered)
+        answered = self.sessions.table.dispatcher.answer(data, time.monotonic(), caller.scope)
+        return answered if isinstance(answered, bytes) else self.answer_remaining(data, answered, caller)
 
-    def answer_remaining(self, data: bytes, answered: Sequence[bytes | Refusal] | None) -> bytes:
+    def answer_remaining(
+        self, data: bytes, answered: Sequence[bytes | Refusal] | None, caller: Caller
+    ) -> bytes:
         """Answer a message that the dispatcher did not answer, or a batch of which it refused steps.
 
         Args:
@@ -139,38 +145,37 @@ class Handlers:
             refused = pb.StreamReply(id=read_message_id(data), error=error_detail(error, "stream message"))
             return refused.SerializeToString()
         if answered is None:
-            reply = self._reply(request)
+            reply = self._reply(request, caller)
         else:
             steps = request.steps.items
-            reply = _batch_reply(
-                steps, starmap(self.sessions.steps.answer, zip(steps, answered, strict=True))
-            )
+            taken = zip(steps, answered, strict=True)
+            reply = _batch_reply(steps, (self.sessions.steps.answer(*each, caller) for each in taken))
         if request.no_reply:
             return b""
         reply.id = request.id
         return reply.SerializeToString()
 
-    def _reply(self, request: pb.StreamRequest) -> pb.StreamReply:
+    def _reply(self, request: pb.StreamRequest, caller: Caller) -> pb.StreamReply:
         try:
-            return self._handle(request)
+            return self._handle(request, caller)
         except Exception as error:
             return pb.StreamReply(error=error_detail(error, "stream message"))
 
-    def _handle(self, request: pb.StreamRequest) -> pb.StreamReply:
+    def _handle(self, request: pb.StreamRequest, caller: Caller) -> pb.StreamReply:
         match request.WhichOneof("request"):
             case "open":
-                return pb.StreamReply(open=self.open_session(request.open))
+                return pb.StreamReply(open=self.open_session(request.open, caller))
             case "append_context":
-                return pb.StreamReply(append_context=self.append_context(request.append_context))
+                return pb.StreamReply(append_context=self.append_context(request.append_context, caller))
             case "close":
-                return pb.StreamReply(close=self.close_session(request.close))
+                return pb.StreamReply(close=self.close_session(request.close, caller))
             case "steps":
                 steps = request.steps.items
                 # one for each possible session; up to MIN_STEP_LIMIT steps fail one by one
                 most = max(self._limits.max_sessions, MIN_STEP_LIMIT)
                 if len(steps) > most:
                     raise too_many_error("steps", most, len(steps), STEPS_REMEDY)
-                return _batch_reply(steps, self.sessions.steps.take(steps))
+                return _batch_reply(steps, self.sessions.steps.take(steps, caller))
         raise InvalidInputError(
             "a stream message must hold a request",
             expected="open, steps, append_context or close",
@@ -179,11 +184,12 @@ class Handlers:
 
     # --------------------------------------------------------------------------------------------- bulk
 
-    def add_outputs(self, requests: Iterable[pb.AddOutputsRequest]) -> pb.AddOutputsReply:
+    def add_outputs(self, requests: Iterable[pb.AddOutputsRequest], caller: Caller) -> pb.AddOutputsReply:
         """Store outputs, each message as a whole or not at all; an error says how many were stored."""
         reply = pb.AddOutputsReply()
         try:
             for index, request in enumerate(requests):  # a message that is too large or late raises here
+                caller.require(Right.WRITE, request.namespace)
                 self._add(request, reply, first=index == 0)
         except SuffixError as error:
             error.message += f" ({reply.outputs} outputs of this call were stored)"
@@ -208,15 +214,17 @@ class Handlers:
             )
 
     def export_ngrams(
-        self, request: pb.ExportNgramsRequest, job: ExportJob | None = None
+        self, request: pb.ExportNgramsRequest, caller: Caller, job: ExportJob | None = None
     ) -> Generator[pb.ExportNgramsReply, None, None]:
         """Count n-grams of a namespace; yields a summary, then the files in pieces.
 
         Raises:
             UnknownNamespaceError, TokenizerMismatchError, InvalidInputError.
             LimitExceededError: another export is counting, or MAX_EXPORTS are being read.
+            PermissionDeniedError: the caller may not copy the namespace.
             ServiceUnavailableError: ``job`` was cancelled.
         """
+        caller.require(Right.FOLLOW, request.namespace)
         self._require_namespace(request.namespace)
         namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
         with contextlib.ExitStack() as held:
@@ -233,47 +241,59 @@ class Handlers:
                 files = [held.enter_context(each.path.open("rb")) for each in exported.files]
             yield from converters.export_to_proto(exported, files, namespace.tokenizer)
 
-    def forget(self, request: pb.ForgetRequest) -> pb.ForgetReply:
+    def forget(self, request: pb.ForgetRequest, caller: Caller) -> pb.ForgetReply:
         """Delete one output; the reply says which followers have applied the deletion."""
+        caller.require(Right.ADMIN, request.namespace)
         self._require_namespace(request.namespace)
         self._cache.namespace(request.namespace).forget(request.output_id)
         return pb.ForgetReply(receipt=self.followers.receipt(request.namespace))
 
-    def delete_namespace(self, request: pb.DeleteNamespaceRequest) -> pb.DeleteNamespaceReply:
+    def delete_namespace(self, request: pb.DeleteNamespaceRequest, caller: Caller) -> pb.DeleteNamespaceReply:
         """Delete a namespace with its outputs; the reply has their number, and a receipt as of Forget."""
+        caller.require(Right.ADMIN, request.namespace)
         outputs = self._cache.delete_namespace(request.namespace, force=request.force)
         return pb.DeleteNamespaceReply(outputs=outputs, receipt=self.followers.receipt(request.namespace))
 
     def fetch_segment(
-        self, request: watch_pb2.FetchSegmentRequest
+        self, request: watch_pb2.FetchSegmentRequest, caller: Caller
     ) -> Generator[watch_pb2.FetchSegmentReply, None, None]:
         """A segment file of a namespace's manifest, in pieces."""
+        caller.require(Right.FOLLOW, request.namespace)
         self._require_namespace(request.namespace)
         return self.followers.fetch_segment(request)
 
     # ------------------------------------------------------------------------------------------- queries
 
-    def list_namespaces(self, request: pb.ListNamespacesRequest) -> pb.ListNamespacesReply:
-        """The namespaces at or below a path. Paths are compared by components: a/bc is not below a/b."""
+    def list_namespaces(self, request: pb.ListNamespacesRequest, caller: Caller) -> pb.ListNamespacesReply:
+        """The namespaces at or below a path that the caller has a right on.
+
+        Paths are compared by components: a/bc is not below a/b.
+        """
         prefix = request.prefix.rstrip("/")
         reply = pb.ListNamespacesReply()
         for record in self._cache.namespaces():
-            if not prefix or f"{record.path}/".startswith(f"{prefix}/"):
+            below = not prefix or f"{record.path}/".startswith(f"{prefix}/")
+            if below and caller.may_see(record.path):
                 stats = self._cache.namespace(record.path).stats()
                 reply.namespaces.add(
                     path=record.path, tokenizer=record.tokenizer, outputs=stats.outputs, tokens=stats.tokens
                 )
         return reply
 
-    def get_stats(self, request: pb.GetStatsRequest) -> pb.GetStatsReply:
+    def get_stats(self, request: pb.GetStatsRequest, caller: Caller) -> pb.GetStatsReply:
         """Statistics of one namespace, or of the whole service if none is named."""
         if request.namespace:
+            caller.require(Right.READ, request.namespace)
             self._require_namespace(request.namespace)
             reply = _stats_reply(self._cache.namespace(request.namespace).stats())
-            reply.followers.extend(self.followers.stats(request.namespace))
+            reply.followers.extend(self.followers.stats(request.namespace, caller))
+            if not caller.may_everywhere(Right.ADMIN):
+                for shared in _OF_THE_SERVICE:
+                    reply.ClearField(shared)
             return reply
+        caller.require_everywhere(Right.ADMIN, "statistics of the whole service")
         reply = _stats_reply(self._cache.stats())
-        reply.followers.extend(self.followers.stats())
+        reply.followers.extend(self.followers.stats("", caller))
         reply.unkept_sessions = len(self.sessions.failed_closes)
         reply.lost_sessions = self.sessions.failed_closes.lost
         reply.store_failing = self._cache.durability() is not None
@@ -281,7 +301,7 @@ class Handlers:
         reply.background_tasks.extend(converters.task_to_proto(*task) for task in tasks.items())
         return reply
 
-    def get_server_info(self, _request: pb.GetServerInfoRequest) -> pb.GetServerInfoReply:
+    def get_server_info(self, _request: pb.GetServerInfoRequest, _caller: Caller) -> pb.GetServerInfoReply:
         """Version, limits and instance id, and why the store is failing if it is."""
         failure = self._cache.durability()
         return pb.GetServerInfoReply(

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import structlog
 
+from suffixsvc.access.control import AccessControl
+from suffixsvc.access.tokens import TOKENS_FILE, TokenFile
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ListenError
-from suffixsvc.policies import Policies
 from suffixsvc.runtime.log_output import queued_log_output
 from suffixsvc.runtime.server_lifecycle import (
     remove_ready_file,
@@ -25,6 +26,7 @@ from suffixsvc.service.listeners.listen import parse_address, prepare
 from suffixsvc.service.logs import LogFormat, configure_logs
 from suffixsvc.service.recovery import recovery_progress
 from suffixsvc.service.server import SuffixServer
+from suffixsvc.transport.tls import ServerTls
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +41,12 @@ class ServeConfig:
     listen: tuple[str, ...]
     #: listen on addresses other machines can reach, without authentication or encryption
     insecure_network: bool = False
+    #: certificates of TCP addresses; None: they are not encrypted
+    tls: ServerTls | None = None
+    #: file of the tokens; None: TOKENS_FILE in the data folder
+    tokens: Path | None = None
+    #: policy file; None: no limits of namespaces, and no principals
+    policies: Path | None = None
     #: written once the service accepts calls: JSON with addresses, pid and instance id
     ready_file: Path | None = None
     log_format: LogFormat = "auto"
@@ -48,7 +56,6 @@ class ServeConfig:
     #: limit on followers; each occupies a thread; 0: none are allowed
     max_followers: int = MAX_FOLLOWERS
     limits: Limits = field(default_factory=Limits)
-    policies: Policies = field(default_factory=Policies)
     #: fills namespaces before the service accepts calls; returns those that sessions read by default
     preload: Callable[[SuffixCache], Sequence[str]] | None = None
 
@@ -73,10 +80,15 @@ def _serve_until_signal(config: ServeConfig) -> None:
     require_writable_ready_file(config.ready_file)
     addresses = [parse_address(text) for text in config.listen]
     for address in addresses:  # before a recovery that may take minutes
-        prepare(address, insecure_network=config.insecure_network)
+        prepare(address, insecure_network=config.insecure_network or config.tls is not None)
+    access = AccessControl(
+        TokenFile(config.tokens or config.data / TOKENS_FILE),
+        config.policies,
+        insecure_network=config.insecure_network,
+    )
     with recovery_progress() as progress:
         cache = SuffixCache(
-            str(config.data), limits=config.limits, progress=progress, policies=config.policies
+            str(config.data), limits=config.limits, progress=progress, policies=access.policies
         )
     with cache:
         if config.preload is not None:
@@ -86,6 +98,8 @@ def _serve_until_signal(config: ServeConfig) -> None:
             addresses,
             limits=config.limits,
             durable=True,
+            access=access,
+            tls=config.tls,
             insecure_network=config.insecure_network,
             max_streams=config.max_streams,
             max_followers=config.max_followers,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from suffixsvc import SuffixCache
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.log_types import LogPosition
 from suffixsvc.service.followers.registry import FollowerRegistry
 from suffixsvc.types import DeletionReceipt, FollowerName
@@ -108,7 +109,7 @@ def registry() -> FollowerRegistry:
 
 def test_a_receipt_waits_for_the_report(registry: FollowerRegistry) -> None:
     woken = threading.Event()
-    follower = registry.connect(NAME, woken.set, lambda: None)
+    follower = registry.connect(NAME, OPERATOR_CALLER, woken.set, lambda: None)
     registry.follow(follower, PATH)
     found: list[DeletionReceipt] = []
     waiting = threading.Thread(
@@ -125,16 +126,16 @@ def test_a_receipt_waits_for_the_report(registry: FollowerRegistry) -> None:
 
 
 def test_a_drain_ends_the_wait(registry: FollowerRegistry) -> None:
-    follower = registry.connect(NAME, registry.close, lambda: None)
+    follower = registry.connect(NAME, OPERATOR_CALLER, registry.close, lambda: None)
     registry.follow(follower, PATH)
     assert registry.receipt(PATH, lambda: LogPosition(1, 5, 1), 300).silent == (NAME,)
 
 
 def test_what_an_earlier_stream_followed_counts_until_the_first_report(registry: FollowerRegistry) -> None:
-    first = registry.connect(NAME, lambda: None, lambda: None)
+    first = registry.connect(NAME, OPERATOR_CALLER, lambda: None, lambda: None)
     registry.follow(first, PATH)
     registry.disconnect(first)
-    second = registry.connect(NAME, lambda: None, lambda: None)
+    second = registry.connect(NAME, OPERATOR_CALLER, lambda: None, lambda: None)
     assert registry.receipt(PATH, lambda: LogPosition(1, 5, 1), 0.01).silent == (NAME,)
     registry.report(second, 0, 0, 0)
     assert registry.receipt(PATH, lambda: LogPosition(1, 5, 1), 0.01) == DeletionReceipt()
@@ -143,5 +144,7 @@ def test_what_an_earlier_stream_followed_counts_until_the_first_report(registry:
 def test_followers_that_left_are_bounded(registry: FollowerRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("suffixsvc.service.followers.registry._MAX_VANISHED", 3)
     for n in range(10):
-        registry.disconnect(registry.connect(FollowerName(str(n), ""), lambda: None, lambda: None))
+        registry.disconnect(
+            registry.connect(FollowerName(str(n), ""), OPERATOR_CALLER, lambda: None, lambda: None)
+        )
     assert [state.name.follower_id for state in registry.states()] == ["7", "8", "9"]

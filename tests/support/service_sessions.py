@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from suffixsvc import Limits, wire
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.sessions.entries import SessionEntry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -22,7 +23,7 @@ def open_session(handlers: Handlers, session_id: str = "", namespace: str = "a")
     request = pb.OpenSessionRequest(
         namespace=namespace, prompt_token_ids=tokens(1, 2, 3), session_id=session_id
     )
-    return handlers.open_session(request).session_id
+    return handlers.open_session(request, OPERATOR_CALLER).session_id
 
 
 def step(session_id: str, *ids: int, seq: int = 0, at: int | None = None, width: int = 4) -> pb.StepRequest:
@@ -33,11 +34,11 @@ def step(session_id: str, *ids: int, seq: int = 0, at: int | None = None, width:
 
 def live_entry(handlers: Handlers, session_id: str) -> SessionEntry:
     """The registry's entry of a live session."""
-    entry = handlers.sessions.table.get(session_id)
+    entry = handlers.sessions.table.get(OPERATOR_CALLER.session(session_id))
     assert entry is not None
     return entry
 
 
 def live_ids(handlers: Handlers) -> list[str]:
     """Ids of the live sessions, in the order in which they were opened."""
-    return [entry.session_id for entry in handlers.sessions.table.entries()]
+    return [entry.name.id for entry in handlers.sessions.table.entries()]

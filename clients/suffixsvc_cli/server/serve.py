@@ -15,6 +15,7 @@ from suffixsvc_cli.base.options import INSECURE_NETWORK, LOG_FORMAT, LogStyle
 
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
+    from suffixsvc.transport.tls import ServerTls
 
 _LIMITS: Final = Limits()
 
@@ -63,7 +64,19 @@ class ServeOptions:
         show_default="no limit",
     )
     policies: Path | None = option(
-        None, help="TOML file with byte limits, time to live and pinning of namespaces (docs/limits.md)."
+        None,
+        help="TOML file with limits of namespaces (docs/limits.md) and rights of principals "
+        "(docs/security.md). It is read again when it changes.",
+    )
+    tokens: Path | None = option(
+        None,
+        help="File of tokens, which `suffixsvc token` writes. It is read again when it changes.",
+        show_default="tokens.toml in the data folder",
+    )
+    tls_cert: Path | None = option(None, help="Certificate of HOST:PORT addresses, a PEM file.")
+    tls_key: Path | None = option(None, help="Private key of --tls-cert, a PEM file.")
+    tls_client_ca: Path | None = option(
+        None, help="Require certificates of clients that these ones signed, a PEM file."
     )
     preload: str | None = option(
         None, help="Recipes from which every session of their tokenizer drafts: sql,json,code, or folders."
@@ -90,6 +103,12 @@ class ServeOptions:
         "case the clock is wrong.",
         show_default=f"{_LIMITS.expiry_grace_seconds:g} s",
     )
+
+    def tls(self) -> ServerTls | None:
+        """Certificates of the service."""
+        from suffixsvc.transport.tls import server_tls
+
+        return server_tls(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     def limits(self) -> Limits:
         """The default limits, overridden by the options."""
@@ -126,7 +145,6 @@ def serve(options: ServeOptions) -> None:
     cache.
     """
     # imported here so that --help is fast
-    from suffixsvc.policies import Policies
     from suffixsvc.service.run import ServeConfig, serve_until_signal
 
     serve_until_signal(
@@ -134,13 +152,15 @@ def serve(options: ServeOptions) -> None:
             data=options.data,
             listen=options.listen,
             insecure_network=options.insecure_network,
+            tls=options.tls(),
+            tokens=options.tokens,
+            policies=options.policies,
             ready_file=options.ready_file,
             log_format=options.log_format.value,
             debug=options.verbose,
             max_streams=options.max_streams,
             max_followers=options.max_followers,
             limits=options.limits(),
-            policies=Policies.load(options.policies) if options.policies else Policies(),
             preload=_preload(options.preload),
         )
     )

@@ -91,7 +91,7 @@ class Evictor:
         """
         self._usage.refresh(index)
         lru = index.lru
-        if lru is None or not self._excess(index, lru, caused)[0]:
+        if lru is None or not index.quota.evicts or not self._excess(index, lru, caused)[0]:
             return 0
         with lru.eviction_lock:
             self.note_drafts(index)
@@ -163,7 +163,7 @@ class Evictor:
         expired = 0
         for index in indexes:
             ttl, lru = index.quota.policy.ttl_seconds, index.lru
-            if not ttl or lru is None:
+            if not ttl or lru is None or not index.quota.evicts:
                 continue
             with _unless_deleted(index):
                 self._load_lru(index.path, lru)
@@ -188,7 +188,7 @@ class Evictor:
 
     def note_drafts(self, index: NamespaceIndex) -> None:
         """Record in the LRU order which outputs drafts were taken from."""
-        if index.lru is not None:
+        if index.lru is not None and index.quota.evicts:
             self._load_lru(index.path, index.lru)
             index.note_drafts()
 
@@ -233,7 +233,7 @@ class Evictor:
 
     def _save(self, index: NamespaceIndex) -> None:
         self.note_drafts(index)
-        if index.lru is None or not index.lru.dirty:
+        if index.lru is None or not index.quota.evicts or not index.lru.dirty:
             return
         order = index.lru.save()
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from suffixsvc.access.caller import Caller
 from suffixsvc.log_types import LogPosition
 from suffixsvc.types import DeletionReceipt, FollowerName, OutputId
 
@@ -25,6 +26,7 @@ class Follower:
 
     Attributes:
         name: its id and description.
+        caller: whose follower it is.
         wake: makes its stream look at the log again.
         replaced: ends its stream, because another one of the same follower began.
         namespaces: what it follows, in the order of the requests.
@@ -37,6 +39,7 @@ class Follower:
     """
 
     name: FollowerName
+    caller: Caller
     wake: Callable[[], None]
     replaced: Callable[[], None]
     reported_at: float
@@ -58,6 +61,7 @@ class FollowerState:
     """A follower at one moment, for statistics; the fields are those of :class:`Follower`."""
 
     name: FollowerName
+    principal: str
     namespaces: tuple[str, ...]
     connected: bool
     applied: OutputId
@@ -77,6 +81,7 @@ class FollowerRegistry:
     def __init__(self, lease_seconds: float) -> None:
         self.lease_seconds = lease_seconds
         self._changed = threading.Condition()
+        #: by principal and id
         self._followers: dict[str, Follower] = {}
         self._closed = False
         #: an LSN that a deletion waits for: streams send the position when they have reached it
@@ -84,15 +89,18 @@ class FollowerRegistry:
 
     # ------------------------------------------------------------------------------------ by the streams
 
-    def connect(self, name: FollowerName, wake: Callable[[], None], replaced: Callable[[], None]) -> Follower:
+    def connect(
+        self, name: FollowerName, caller: Caller, wake: Callable[[], None], replaced: Callable[[], None]
+    ) -> Follower:
         """Add a follower whose stream begins; an older stream of the same follower is told to end."""
-        follower = Follower(name, wake, replaced, time.monotonic())
+        follower = Follower(name, caller, wake, replaced, time.monotonic())
+        key = caller.scope + name.follower_id
         with self._changed:
-            before = self._followers.pop(name.follower_id, None)
+            before = self._followers.pop(key, None)
             if before is not None:
                 follower.live_lost = before.live_lost
                 follower.carried = before.carried | frozenset(before.namespaces)
-            self._followers[name.follower_id] = follower
+            self._followers[key] = follower
         if before is not None and before.left_at is None:
             before.replaced()
         return follower
@@ -140,6 +148,7 @@ class FollowerRegistry:
             return [
                 FollowerState(
                     each.name,
+                    each.caller.principal,
                     tuple(each.namespaces),
                     each.left_at is None,
                     each.applied,

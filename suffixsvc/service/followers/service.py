@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from suffixsvc import __version__
+from suffixsvc.access.caller import Caller
+from suffixsvc.access.principals import OPERATOR, Right
 from suffixsvc.config import Limits
 from suffixsvc.errors import SuffixError
 from suffixsvc.log_wire import WATCH_PROTOCOL
@@ -69,6 +71,7 @@ class FollowerService:
     def watch(
         self,
         requests: Iterator[pb.WatchRequest],
+        caller: Caller,
         *,
         local: bool,
         on_end: Callable[[Callable[[], None]], bool],
@@ -77,6 +80,7 @@ class FollowerService:
 
         Args:
             requests: the messages of the follower.
+            caller: whose follower it is.
             local: it is on this host.
             on_end: calls its argument when the call ends; False if it has ended already.
 
@@ -87,20 +91,21 @@ class FollowerService:
             ServiceUnavailableError: the service stops, or the follower has another stream.
         """
         hello = checked_hello(next(requests, None))
-        stream = FollowerStream(hello, requests, self._cache.feed, self.registry, self.live)
+        stream = FollowerStream(hello, requests, caller, self._cache.feed, self.registry, self.live)
         with self._lock:
             self._streams.add(stream)
             draining = self._draining
         if draining:
             stream.drain()
         about = {"follower": stream.name.follower_id, "description": stream.name.description}
+        about["principal"] = caller.principal
         log.info("follower connected", **about)
         why: object = "the stream ended"
         try:
             if not on_end(stream.end):
                 return
             stream.start()
-            yield self._welcome(local=local).SerializeToString()
+            yield self._welcome(local=local and caller.principal == OPERATOR).SerializeToString()
             yield from WatchReplies(
                 stream,
                 hello,
@@ -165,9 +170,17 @@ class FollowerService:
             silent=[_name_to_proto(each) for each in receipt.silent],
         )
 
-    def stats(self, path: str = "") -> list[pb.FollowerStats]:
-        """The followers of a namespace, or all."""
-        states = self.registry.states(path)
+    def check_rights(self) -> None:
+        """Make all streams look again at what their callers may follow."""
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.check_rights()
+
+    def stats(self, path: str, caller: Caller) -> list[pb.FollowerStats]:
+        """The followers of a namespace, or all (""): an administrator's answer; others see their own."""
+        all_of = caller.may(Right.ADMIN, path) if path else caller.may_everywhere(Right.ADMIN)
+        states = [s for s in self.registry.states(path) if all_of or s.principal == caller.principal]
         last = self._cache.feed.position().lsn if states else 0
         return [
             pb.FollowerStats(

@@ -13,6 +13,8 @@ from typing import Final
 import grpc
 import structlog
 
+from suffixsvc.access.caller import Caller
+from suffixsvc.access.principals import Right
 from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.errors import InvalidInputError, LimitExceededError, ServiceUnavailableError
 from suffixsvc.log_types import LogPosition
@@ -60,6 +62,7 @@ class FollowerStream:
     Args:
         hello: its first message, checked.
         requests: its further messages.
+        caller: whose follower it is.
         feed, registry, live: of the service.
     """
 
@@ -67,6 +70,7 @@ class FollowerStream:
         self,
         hello: pb.WatchHello,
         requests: Iterator[pb.WatchRequest],
+        caller: Caller,
         feed: LogFeed,
         registry: FollowerRegistry,
         live: LiveFeed,
@@ -82,8 +86,11 @@ class FollowerStream:
         #: the greatest LSN that a position in a reply had, and the node of the log
         self.horizon = LogPosition(0, 0, 0)
         self.name = name_of(hello)
-        self.subscriber = Subscriber(self._signal.set, self._live_text_lost, hello.follower_id)
-        self.follower = registry.connect(self.name, self._signal.set, self._replaced)
+        self.caller = caller
+        #: rights may have changed since the stream looked at them
+        self.rights_changed = False
+        self.subscriber = Subscriber(self._signal.set, self._live_text_lost, caller.scope + hello.follower_id)
+        self.follower = registry.connect(self.name, caller, self._signal.set, self._replaced)
 
     # -------------------------------------------------------------------------------------- life cycle
 
@@ -108,6 +115,11 @@ class FollowerStream:
     def drain(self) -> None:
         """End the stream because the service stops."""
         self.end(shutting_down_error("Connect again, with the position reached."))
+
+    def check_rights(self) -> None:
+        """Make the stream look again at what its caller may follow."""
+        self.rights_changed = True
+        self._signal.set()
 
     def _replaced(self) -> None:
         self.end(
@@ -170,7 +182,9 @@ class FollowerStream:
                 )
 
     def _request(self, path: str, follow: pb.FollowNamespace | None) -> None:
-        if follow is not None:  # before its next report, which ends what the stream before this one carried
+        if follow is not None and self.caller.may(
+            Right.FOLLOW, path
+        ):  # before its next report, which ends what the stream before this one carried
             self._registry.follow(self.follower, path)
         with self._lock:
             self._pending.pop(path, None)
@@ -193,8 +207,10 @@ class FollowerStream:
         lsn = applied.lsn if known else 0
         self._registry.report(self.follower, lsn, report.held_bytes, report.mapped_bytes)
         for path, output_ids, counts, learned in uses:
-            if path not in self.follower.namespaces:
+            if path not in self.follower.namespaces or not self.caller.may(Right.FOLLOW, path):
                 continue
+            # what a reader's drafting learned must not change the drafts of those that write
+            learned = learned if self.caller.may(Right.WRITE, path) else b""
             if not self._feed.record_use(path, output_ids, counts, learned):
                 log.warning(
                     "what a follower learned is not merged: it is damaged or of another version",

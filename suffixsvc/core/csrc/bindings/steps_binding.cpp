@@ -33,13 +33,14 @@ std::vector<Answer> to_answers(std::vector<StepAnswer> answers) {
     return items;
 }
 
-std::vector<Answer> step(StepDispatcher& self, const std::vector<Request>& requests, double now) {
+std::vector<Answer> step(StepDispatcher& self, const std::vector<Request>& requests, double now,
+                         const std::string& scope) {
     std::vector<StepRequest> steps;
     steps.reserve(requests.size());
     for (const auto& [id, seq, tokens, at, max_draft, tree, width, accepted, curve] : requests)
         steps.push_back({id, seq, view(tokens), at, max_draft, static_cast<TreeMode>(tree), width, accepted,
                          curve ? curve->cost : nullptr});
-    return to_answers(released([&] { return self.step(steps, now); }));
+    return to_answers(released([&] { return self.step(steps, now, scope); }));
 }
 
 }  // namespace
@@ -165,19 +166,19 @@ void suffixsvc::bind_steps(nb::module_& m) {
                 new (self) StepDispatcher(max_draft, std::string(view(sources)));
             },
             "max_draft"_a, "sources"_a)
-        .def("add", &StepDispatcher::add, "session_id"_a, "slot"_a, Released())
-        .def("remove", &StepDispatcher::remove, "session_id"_a, Released())
+        .def("add", &StepDispatcher::add, "key"_a, "slot"_a, Released())
+        .def("remove", &StepDispatcher::remove, "key"_a, Released())
         .def(
             "answer",
-            [](StepDispatcher& self, nb::bytes request,
-               double now) -> std::variant<std::monostate, nb::bytes, std::vector<Answer>> {
+            [](StepDispatcher& self, nb::bytes request, double now,
+               const std::string& scope) -> std::variant<std::monostate, nb::bytes, std::vector<Answer>> {
                 std::optional<DispatchReply> reply =
-                    released([&] { return self.answer(view(request), now); });
+                    released([&] { return self.answer(view(request), now, scope); });
                 if (!reply) return {};
                 if (reply->items.empty()) return to_bytes(reply->bytes);
                 return to_answers(std::move(reply->items));
             },
-            "request"_a, "now"_a)
-        .def("step", &step, "requests"_a, "now"_a)
+            "request"_a, "now"_a, "scope"_a)
+        .def("step", &step, "requests"_a, "now"_a, "scope"_a)
         .def("close", &StepDispatcher::close);
 }

@@ -1,0 +1,124 @@
+"""A caller that was authenticated, and the checks of its rights."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from suffixsvc.access.principals import OPERATOR, Right
+from suffixsvc.errors import PermissionDeniedError
+
+#: separates a principal from the ids that its clients choose; names and ids are printable
+_SCOPE: Final = "\x1f"
+
+
+class Rights(Protocol):
+    """What principals may do at this moment."""
+
+    def rights(self, principal: str, path: str) -> frozenset[Right]:
+        """The rights of a principal on a namespace."""
+
+    def everywhere(self, principal: str, right: Right) -> bool:
+        """Whether a principal has a right on every namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call. Its rights are those of the current policy, not of the time of its authentication.
+
+    Attributes:
+        principal: whom it acts for; "" is the operator, which may do everything.
+        credential: what it was authenticated by: "token ID", "certificate NAME", "user UID" or "none".
+    """
+
+    principal: str
+    credential: str
+    _rights: Rights = field(repr=False, compare=False)
+
+    def may(self, right: Right, path: str) -> bool:
+        """Whether the caller has a right on a namespace."""
+        return right in self._rights.rights(self.principal, path)
+
+    def may_see(self, path: str) -> bool:
+        """Whether the caller has any right on a namespace, and so may know of it."""
+        return bool(self._rights.rights(self.principal, path))
+
+    def may_everywhere(self, right: Right) -> bool:
+        """Whether the caller has a right on every namespace."""
+        return self._rights.everywhere(self.principal, right)
+
+    def require(self, right: Right, path: str) -> None:
+        """Raise PermissionDeniedError, the same whether or not the namespace exists, without a right on it."""
+        if not self.may(right, path):
+            raise denied(self.principal, right, path)
+
+    def require_everywhere(self, right: Right, what: str) -> None:
+        """Raise PermissionDeniedError without a right on every namespace. ``what`` needs it."""
+        if not self.may_everywhere(right):
+            raise PermissionDeniedError(
+                f"{what} must be asked for by a principal with the right {right.value!r} on every namespace",
+                got=f"principal {self.principal!r}",
+                remedy=f'An operator can grant it: [principals."{self.principal}"] {right.value} = ["*"].',
+            )
+
+    @property
+    def scope(self) -> str:
+        """Prefix that makes an id which a client chose unique among principals."""
+        return "" if self.principal == OPERATOR else f"{self.principal}{_SCOPE}"
+
+    def session(self, session_id: str) -> SessionName:
+        """The names of a session of this principal."""
+        return SessionName(self.scope, session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionName:
+    """The names of a session: equal ids of two principals are unrelated.
+
+    Attributes:
+        scope: of its principal; empty for the operator.
+        id: that its client chose; errors and logs name it.
+    """
+
+    scope: str
+    id: str
+
+    @property
+    def key(self) -> str:
+        """Unique among principals."""
+        return self.scope + self.id
+
+    @property
+    def stored(self) -> str:
+        """As :attr:`key`, but it discloses no principal: stored with outputs, and sent to followers.
+
+        A cryptographic hash, so that no principal can choose an id that has another one's name.
+        """
+        if not self.scope:
+            return self.id
+        return hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
+
+
+class _EveryRight:
+    """The rights of the operator."""
+
+    def rights(self, principal: str, path: str) -> frozenset[Right]:
+        return frozenset(Right)
+
+    def everywhere(self, principal: str, right: Right) -> bool:
+        return True
+
+
+#: the caller where access is not controlled
+OPERATOR_CALLER: Final = Caller(OPERATOR, "none", _EveryRight())
+
+
+def denied(principal: str, right: Right, path: str) -> PermissionDeniedError:
+    """The error for a principal without a right on a namespace."""
+    return PermissionDeniedError(
+        f"namespace {path!r} must be granted to the principal {principal!r}",
+        expected=f"the right {right.value!r}",
+        got="no grant",
+        remedy=f'An operator can grant it: [principals."{principal}"] {right.value} = ["{path}"].',
+    )
