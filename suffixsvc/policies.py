@@ -126,6 +126,12 @@ class PolicyTable:
         return Policy(max_bytes, ttl, self.pinned)
 
 
+def seconds_of(text: str) -> int | None:
+    """A time in seconds, given a number with or without s, m, h or d; None for another text."""
+    seconds = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else _quantity(text, _SPANS)
+    return seconds if isinstance(seconds, int) else None
+
+
 def _quantity(value: Any, units: Mapping[str, int]) -> Any:
     """A number with a unit as a number; another value as it is."""
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None

@@ -64,6 +64,8 @@ VERBS: Final[dict[str, Verb]] = {
     "compact": Verb(".server.compact", "Seal and merge the segments of a data folder."),
     "namespaces": Verb(".server.namespaces", "List and delete namespaces of a service or a data folder."),
     "stats": Verb(".server.stats", "Show contents and counters of a service or a data folder."),
+    "token": Verb(".server.token", "Create, revoke and list tokens of principals."),
+    "policy": Verb(".server.policy", "Check policy files and explain what they permit."),
     "models": Verb(".models.models", "List, download and locate models."),
     "version": Verb(".base.version", "Print the version."),
 }

@@ -60,6 +60,9 @@ class Grants:
         for path in public:
             self._add(Grant(EVERY, Right.FOLLOW, path))
 
+    def __len__(self) -> int:
+        return len(self._grants)
+
     def with_public(self, paths: Iterable[str]) -> Grants:
         """The same grants, and namespaces that every principal may read and follow."""
         return Grants(self._grants, paths)

@@ -38,12 +38,14 @@ class AccessPolicy:
 
     Attributes:
         grants: rights on namespaces.
+        principals: those that the file names.
         certificates: subject alternative name or common name of a client's certificate -> principal.
         uids: user id of a process on this machine -> principal.
         required: callers must be authenticated; False: no principal is named, and callers need not be.
     """
 
     grants: Grants = field(default_factory=Grants)
+    principals: tuple[str, ...] = ()
     certificates: Mapping[str, str] = field(default_factory=dict)
     uids: Mapping[int, str] = field(default_factory=dict)
     required: bool = False
@@ -72,6 +74,7 @@ def read_policy_file(file: str | os.PathLike[str]) -> PolicyFile:
         Policies({path: table.policy() for path, table in read.namespaces.items()}, read.default.policy()),
         AccessPolicy(
             Grants(grants),
+            tuple(name for name in named if name != EVERY),
             _inverted("certificates", {name: table.certificates for name, table in named.items()}),
             _inverted("uids", {name: table.uids for name, table in named.items()}),
             required=read.principals is not None,

@@ -24,7 +24,7 @@ from typing import Final
 
 from suffixsvc.access.principals import validate_principal
 from suffixsvc.errors import InvalidConfigError, InvalidInputError
-from suffixsvc.runtime.atomic_file import write_atomically
+from suffixsvc.runtime.atomic_file import atomic_file
 
 FORMAT_VERSION: Final = 1
 #: name of the file in a data folder
@@ -189,6 +189,7 @@ class TokenFile:
         """Exclude other writers for the block."""
         lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            _give_to_owner(lock, self.path.absolute().parent)
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield self.read()
         finally:
@@ -207,7 +208,9 @@ class TokenFile:
             )
             if token.expires is not None:
                 parts.append(f"expires = {_time(token.expires)}\n")
-        write_atomically(self.path, "".join(parts), mode=0o600)
+        with atomic_file(self.path, 0o600) as file:
+            _give_to_owner(file.fileno(), self.path.parent)
+            file.write("".join(parts).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +249,13 @@ class _File:
                 raise InvalidConfigError(
                     "tokens must have ids of 10 lower-case letters and digits", got=repr(name)[:80]
                 )
+
+
+def _give_to_owner(descriptor: int, folder: Path) -> None:
+    """Give a file that root writes to the owner of its folder, whose server reads it."""
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _new_id() -> str:
