@@ -8,7 +8,7 @@ from typing import Final
 from uuid import uuid4
 
 from suffixsvc.config import Limits
-from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.errors import PermissionDeniedError, ServiceUnavailableError
 from suffixsvc.index import Abandoned
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.runtime.closing import ClosedOnExit
@@ -68,7 +68,7 @@ class FollowerParts(ClosedOnExit):
     def follow(self, path: str, tokenizer: str) -> Followed:
         """The entry of a namespace, which is followed from now on."""
         entry, new = self.table.get_or_create(path, tokenizer)
-        if new:
+        if new or isinstance(entry.refused, PermissionDeniedError):  # the right may have been granted since
             self.connection.follow(entry)
         return entry
 
@@ -104,6 +104,8 @@ class FollowerParts(ClosedOnExit):
                 str(uuid4()),
                 follower_id=self.follower_id,
             )
+            if sent.verbs.state.follow_denied:
+                return sent
         try:
             entries = [self.follow(path, tokenizer) for path in (remote.path, *self._reads(reads, tokenizer))]
             session = FollowerSession(

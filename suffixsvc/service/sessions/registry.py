@@ -91,7 +91,11 @@ class SessionRegistry:
                 if session is None:
                     continue  # another open of this id failed while this one waited: a new entry is needed
                 entry.slot.last_active = time.monotonic()
-                return pb.OpenSessionReply(session_id=session_id, length=session.length)
+                return pb.OpenSessionReply(
+                    session_id=session_id,
+                    length=session.length,
+                    follow_denied=bool(request.follower_id) and not _may_follow(request, caller),
+                )
 
     def _open_engine_session(
         self, entry: SessionEntry, request: pb.OpenSessionRequest, arguments: OpeningArguments, cost: Cost
@@ -106,10 +110,10 @@ class SessionRegistry:
         except BaseException:
             self.table.remove_unopened(entry)
             raise
-        if request.follower_id:
-            session.stop_learning()
         # before the session, which live text is read from as soon as it is there
-        entry.follower = request.follower_id and entry.caller.scope + request.follower_id
+        if request.follower_id and _may_follow(request, entry.caller):
+            session.stop_learning()
+            entry.follower = entry.caller.scope + request.follower_id
         entry.session = session
         entry.session.attach(entry.slot, DEFAULT_VERIFY_COST if cost is None else cost)
         self.table.opened(entry)
@@ -309,6 +313,11 @@ def _append_context_at(session: Session, tokens: TokenArray, at: int | None) -> 
         session.step(tokens[:known], max_draft_tokens=0, at=at)
     if known < len(tokens):
         session.append_context(tokens[known:])
+
+
+def _may_follow(request: pb.OpenSessionRequest, caller: Caller) -> bool:
+    """Whether the follower of a request can have the text that its session drafts from."""
+    return all(caller.may(Right.FOLLOW, path) for path in (request.namespace, *request.reads))
 
 
 def _needs(request: pb.OpenSessionRequest) -> Needs:
