@@ -49,7 +49,7 @@ class Caller:
         return self._rights.everywhere(self.principal, right)
 
     def require(self, right: Right, path: str) -> None:
-        """Raise PermissionDeniedError, the same whether or not the namespace exists, without a right on it."""
+        """Raise PermissionDeniedError without a right on a namespace, the same whether or not it exists."""
         if not self.may(right, path):
             raise denied(self.principal, right, path)
 

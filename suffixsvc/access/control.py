@@ -164,7 +164,7 @@ class AccessControl:
         """Read the files that have changed, and tell the listeners.
 
         Raises:
-            InvalidConfigError: a file is invalid. What was read before stays in use, and each call tries again.
+            InvalidConfigError: a file is invalid. What was read before stays in use; each call tries again.
         """
         with self._lock:
             changed = self._refresh_tokens()

@@ -1,8 +1,8 @@
 """Grants: the rights of principals on namespaces, by path prefix.
 
-A grant on a path holds for it and for every namespace below it. A principal has every right on its own prefix,
-the namespaces whose first component is its name; what else it has is the union of its own grants and of those
-of every principal. There are no exceptions below a prefix: a grant is never taken back by another one.
+A grant on a path holds for it and for every namespace below it. A principal has every right on its own
+prefix, the namespaces whose first component is its name; what else it has is the union of its own grants
+and of those of every principal. There are no exceptions below a prefix: no grant takes back another one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Callers of gRPC calls: who made a call, by its metadata, its certificate and its connection.
 
-Calls that outlast their first check are registered (:class:`LiveCalls`): they are cancelled when their credential
-is revoked or expires.
+Calls that outlast their first check are registered (:class:`LiveCalls`): they are cancelled when their
+credential is revoked or expires.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Final
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
 
-#: principal of the embedded engine, of the service's own user, and of callers of a service without access control
+#: principal of the embedded engine, of the service's own user, and of all callers without access control
 OPERATOR: Final = ""
 #: in a policy file, every authenticated principal; as a path, every namespace
 EVERY: Final = "*"
@@ -53,7 +53,7 @@ def validate_principal(name: object, field: str = "principal") -> str:
     if not valid:
         raise InvalidConfigError(
             f"{field} must be a name",
-            expected=f"1 to {MAX_PRINCIPAL_BYTES} bytes of printable characters without spaces and '/', not '*'",
+            expected=f"1 to {MAX_PRINCIPAL_BYTES} bytes of printable characters, no spaces or '/'; not '*'",
             got=repr(name)[:80],
         )
     return str(name)

@@ -1,7 +1,7 @@
 """Bearer tokens: random secrets that stand for principals, of which a file holds hashes only.
 
-A token is ``sfx_ID_SECRET``: 10 letters and digits that identify it, then 32 random bytes in base64url. Its file
-is TOML (docs/security.md), so that an operator can read it; :class:`TokenFile` writes it, one process at a time.
+A token is ``sfx_ID_SECRET``: 10 letters and digits that identify it, then 32 random bytes in base64url. Its
+file is TOML, so that an operator can read it; :class:`TokenFile` writes it, one process at a time.
 A secret of 256 random bits needs no slow hash: SHA-256 cannot be inverted by trying.
 """
 

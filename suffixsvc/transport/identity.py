@@ -23,8 +23,8 @@ import grpc
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.transport.tls import ClientTls
 
-_TOKEN: Final = "SUFFIXSVC_TOKEN"
-_TOKEN_FILE: Final = "SUFFIXSVC_TOKEN_FILE"
+_TOKEN: Final = "SUFFIXSVC_TOKEN"  # noqa: S105 - the name of a variable
+_TOKEN_FILE: Final = "SUFFIXSVC_TOKEN_FILE"  # noqa: S105 - the name of a variable
 _TLS: Final = "SUFFIXSVC_TLS_"
 #: longest token file that is read
 _MAX_TOKEN_BYTES: Final = 4096
@@ -87,7 +87,7 @@ class ClientIdentity:
             "a token must be sent over TLS to another machine",
             expected="TLS: SUFFIXSVC_TLS_CA, or ClientIdentity(tls=ClientTls(ca=...))",
             got=f"no TLS, for {target}",
-            remedy="ClientIdentity(plaintext_token=True) sends it all the same, in a network that is trusted.",
+            remedy="ClientIdentity(plaintext_token=True) sends it all the same, in a trusted network.",
         )
 
     def metadata(self) -> tuple[tuple[str, str], ...]:

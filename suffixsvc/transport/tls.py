@@ -133,7 +133,7 @@ def _require_pair(tls: ServerTls) -> None:
             context.load_verify_locations(tls.client_ca)
     except (OSError, ValueError) as error:  # SSLError is an OSError
         raise InvalidConfigError(
-            f"tls certificate {tls.certificate} must be valid, and its key that of {tls.key}, without a password",
+            f"tls certificate {tls.certificate} must be valid, and its key {tls.key}, without a password",
             got=getattr(error, "reason", None) or error,
         ) from None
 

@@ -140,9 +140,12 @@ def test_a_token_outdoes_a_certificate(
 ) -> None:
     token = TokenFile(tmp_path / "tokens.toml").create("bob")
     tls = ServerTls(certificates.certificate, certificates.key, certificates.ca)
-    with serving(cache, "localhost:0", access=access, tls=tls) as (_, address):
-        with SuffixClient(address, config(certificates.client("alice.example"), token)) as bob:
-            bob.namespace("bob/b").add_output([1, 2])
+    settings = config(certificates.client("alice.example"), token)
+    with (
+        serving(cache, "localhost:0", access=access, tls=tls) as (_, address),
+        SuffixClient(address, settings) as bob,
+    ):
+        bob.namespace("bob/b").add_output([1, 2])
 
 
 def test_replaced_files_are_used_by_new_connections(

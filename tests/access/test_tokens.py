@@ -26,7 +26,8 @@ def test_a_token_is_found_by_its_whole_text_only(tmp_path: Path) -> None:
     tokens = file.read()
     assert len(tokens) == 2
     found = tokens.find(first, NOW)
-    assert found is not None and found.principal == "alice"
+    assert found is not None
+    assert found.principal == "alice"
     assert tokens.find(second, NOW) != found
     altered = first[:-1] + ("A" if first[-1] != "A" else "B")
     mixed = f"{'_'.join(first.split('_')[:2])}_{second.split('_', 2)[2]}"
@@ -104,7 +105,8 @@ def test_a_name_with_quotes_is_written_and_read(tmp_path: Path) -> None:
     file = TokenFile(tmp_path / "t.toml")
     text = file.create('a"b\\c')
     found = file.read().find(text, NOW)
-    assert found is not None and found.principal == 'a"b\\c'
+    assert found is not None
+    assert found.principal == 'a"b\\c'
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,8 @@ def test_a_name_with_quotes_is_written_and_read(tmp_path: Path) -> None:
             "sha256",
         ),
         (
-            f"version = 1\n[tokens.aaaaaaaaaa]\nprincipal='a'\nsha256='{'0' * 64}'\ncreated=2026-01-01T00:00:00",
+            "version = 1\n[tokens.aaaaaaaaaa]\nprincipal='a'\n"
+            f"sha256='{'0' * 64}'\ncreated=2026-01-01T00:00:00",
             "offset",
         ),
         ("version = 1\nother = 2", "other"),

@@ -91,10 +91,8 @@ def list_(tokens: TokensOption = None, data: DataOption = None, as_json: AsJson 
         typer.echo("no tokens", err=True)
     for each in found:
         ends = f"expires {each['expires']}" if each["expires"] else "does not expire"
-        typer.echo(
-            f"{each['id']}\t{each['principal']}\tcreated {each['created']}\t"
-            f"{ends if each['valid'] else f'expired {each["expires"]}'}"
-        )
+        ends = ends if each["valid"] else f"expired {each['expires']}"
+        typer.echo(f"{each['id']}\t{each['principal']}\tcreated {each['created']}\t{ends}")
 
 
 def _file(tokens: Path | None, data: Path | None) -> TokenFile:

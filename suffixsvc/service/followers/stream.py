@@ -210,8 +210,8 @@ class FollowerStream:
             if path not in self.follower.namespaces or not self.caller.may(Right.FOLLOW, path):
                 continue
             # what a reader's drafting learned must not change the drafts of those that write
-            learned = learned if self.caller.may(Right.WRITE, path) else b""
-            if not self._feed.record_use(path, output_ids, counts, learned):
+            lessons = learned if self.caller.may(Right.WRITE, path) else b""
+            if not self._feed.record_use(path, output_ids, counts, lessons):
                 log.warning(
                     "what a follower learned is not merged: it is damaged or of another version",
                     follower=self.name.follower_id,

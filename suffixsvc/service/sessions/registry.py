@@ -194,7 +194,7 @@ class SessionRegistry:
     def end_revoked(self) -> int:
         """End sessions whose callers have lost a right that they need; returns how many.
 
-        What such a session wrote is committed as incomplete if its caller may still write there, else discarded.
+        What such a session wrote is committed as incomplete if its caller may still write, else discarded.
         """
         revoked = [entry for entry in self.table.entries() if entry.is_revoked]
         for entry in revoked:
@@ -321,6 +321,6 @@ def _may_follow(request: pb.OpenSessionRequest, caller: Caller) -> bool:
 
 
 def _needs(request: pb.OpenSessionRequest) -> Needs:
-    """The rights that a session needs. One that stores nothing and is drafted from by no other needs no WRITE."""
+    """The rights that a session needs. One that stores nothing and shows others nothing needs no WRITE."""
     reads = tuple((Right.READ, path) for path in (request.namespace, *request.reads))
     return reads if request.private else (*reads, (Right.WRITE, request.namespace))

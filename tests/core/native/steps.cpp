@@ -98,7 +98,8 @@ void dispatcher_serves_many_threads() {
     threads.clear();
     std::size_t tokens = 0;
     for (const auto& session : all.sessions) tokens += session->length();
-    require(taken(*dispatcher.answer(request(0, 1, 0), 0.0, "other/"), 1) == 0, "a scope reached another one's");
+    require(taken(*dispatcher.answer(request(0, 1, 0), 0.0, "other/"), 1) == 0,
+            "a scope reached another one's");
     require(tokens == stepped, "the answered batches are not those that were applied");
     require(!dispatcher.answer("\x1a\x7f", 0.0, ""), "a truncated message was answered");
 }
