@@ -190,7 +190,12 @@ class TokenizerMismatchError(SuffixError):
 
 
 class LimitExceededError(SuffixError):
-    """A configured limit (sessions, prompt tokens, message bytes, draft width) would be exceeded."""
+    """A configured limit (sessions, prompt tokens, message bytes, draft width, rate) would be exceeded.
+
+    ``retry_after_s``: of a rate, the seconds after which a message is admitted; None for other limits.
+    """
+
+    retry_after_s: float | None = None
 
 
 class StoreError(SuffixError):

@@ -126,6 +126,11 @@ class PolicyTable:
         return Policy(max_bytes, ttl, self.pinned)
 
 
+def bytes_of(value: Any) -> Any:
+    """A size in bytes, given a number or text with a unit; another value as it is."""
+    return _quantity(value, _UNITS)
+
+
 def seconds_of(text: str) -> int | None:
     """A time in seconds, given a number with or without s, m, h or d; None for another text."""
     seconds = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else _quantity(text, _SPANS)

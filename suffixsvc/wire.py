@@ -283,6 +283,7 @@ def detail_from_error(error: SuffixError) -> types_pb2.ErrorDetail:
         expected=_text(error.expected),
         got=_text(error.got),
         remedy=_text(error.remedy),
+        retry_after_seconds=getattr(error, "retry_after_s", None) or 0.0,
     )
 
 
@@ -303,6 +304,8 @@ def error_from_detail(detail: types_pb2.ErrorDetail) -> SuffixError:
         got=detail.got or None,
         remedy=detail.remedy or None,
     )
+    if isinstance(error, errors.LimitExceededError) and 0 < detail.retry_after_seconds < math.inf:
+        error.retry_after_s = detail.retry_after_seconds
     if isinstance(error, errors.AppendConflict):
         error.position = _last_int(detail.message)
     if isinstance(error, errors.AppendGap):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from suffixsvc.access.principals import OPERATOR, Right
+from suffixsvc.access.rate_limits import PrincipalLimits, RateLimiter
 from suffixsvc.errors import PermissionDeniedError
 
 #: separates a principal from the ids that its clients choose; names and ids are printable
@@ -21,6 +22,13 @@ class Rights(Protocol):
 
     def everywhere(self, principal: str, right: Right) -> bool:
         """Whether a principal has a right on every namespace."""
+
+    def limits(self, principal: str) -> PrincipalLimits:
+        """The limits of a principal."""
+
+    @property
+    def rates(self) -> RateLimiter:
+        """What principals have sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,22 @@ class Caller:
             )
 
     @property
+    def limits(self) -> PrincipalLimits:
+        """The limits of the caller's principal."""
+        return self._rights.limits(self.principal)
+
+    def admit(self, message: bytes) -> bytes:
+        """Count a message that the caller has sent, and return it.
+
+        Raises:
+            LimitExceededError: it is too large, or the caller's principal sends too much.
+        """
+        limits = self._rights.limits(self.principal)
+        if limits.bounds_messages:
+            self._rights.rates.admit(self.principal, limits, len(message))
+        return message
+
+    @property
     def scope(self) -> str:
         """Prefix that makes an id which a client chose unique among principals."""
         return "" if self.principal == OPERATOR else f"{self.principal}{_SCOPE}"
@@ -100,6 +124,10 @@ class SessionName:
         return hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
 
 
+_UNLIMITED: Final = PrincipalLimits()
+_RATES: Final = RateLimiter()
+
+
 class _EveryRight:
     """The rights of the operator."""
 
@@ -108,6 +136,13 @@ class _EveryRight:
 
     def everywhere(self, principal: str, right: Right) -> bool:
         return True
+
+    def limits(self, principal: str) -> PrincipalLimits:
+        return _UNLIMITED
+
+    @property
+    def rates(self) -> RateLimiter:
+        return _RATES
 
 
 #: the caller where access is not controlled

@@ -19,7 +19,8 @@ import structlog
 from suffixsvc.access.caller import Caller
 from suffixsvc.access.grants import Grants
 from suffixsvc.access.policy_file import AccessPolicy, PolicyFile, read_policy_file
-from suffixsvc.access.principals import OPERATOR, Right
+from suffixsvc.access.principals import EVERY, OPERATOR, Right
+from suffixsvc.access.rate_limits import PrincipalLimits, RateLimiter
 from suffixsvc.access.tokens import TokenFile, Tokens
 from suffixsvc.errors import UnauthenticatedError
 from suffixsvc.policies import Policies
@@ -28,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 #: device, inode, time of change and size of a file; None: there is none
 _Signature: TypeAlias = tuple[int, int, int, int] | None
+_UNLIMITED: Final = PrincipalLimits()
 _REMEDY: Final = "Send the header 'authorization: Bearer TOKEN'; `suffixsvc token create` makes a token."
 
 
@@ -61,6 +63,7 @@ class AccessControl:
         self._listeners: list[Callable[[], object]] = []
         self._public: tuple[str, ...] = ()
         self._required = False
+        self.rates = RateLimiter()
         # signatures first: a change while a file is read is found by the next refresh
         self._token_signature = _signature(None if tokens is None else tokens.path)
         self._policy_signature = _signature(policy)
@@ -158,6 +161,13 @@ class AccessControl:
         """Whether a principal has a right on every namespace at this moment."""
         return self._grants.everywhere(principal, right)
 
+    def limits(self, principal: str) -> PrincipalLimits:
+        """The limits of a principal at this moment; the operator has none."""
+        if principal == OPERATOR:
+            return _UNLIMITED
+        found = self._limits.get(principal)
+        return self._default_limits if found is None else found
+
     # ------------------------------------------------------------------------------------------ reading
 
     def refresh(self) -> None:
@@ -202,6 +212,9 @@ class AccessControl:
     def _use_policy(self, policy: PolicyFile) -> None:
         self._policy = policy
         self._grants = policy.access.grants.with_public(self._public)
+        own = policy.access.limits
+        self._default_limits = own.get(EVERY, _UNLIMITED)
+        self._limits = {name: limits.over(self._default_limits) for name, limits in own.items()}
         self._required = self._required or policy.access.required
 
     @property

@@ -10,7 +10,10 @@ write = ["acme/shared/sql"]
 follow = []
 admin = []
 certificates = ["sql.acme.example"]
-uids = [1001]
+requests_per_second = 2000       limits of what it sends (rate_limits.py)
+tokens_per_second = 1e6
+max_sessions = 200
+max_message_bytes = "4 MiB"
 
 [principals."*"]                 what every authenticated principal may do
 read = ["public"]
@@ -21,15 +24,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from suffixsvc.access.grants import Grants, grants_of
 from suffixsvc.access.principals import EVERY, Right, validate_principal
+from suffixsvc.access.rate_limits import PrincipalLimits
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
-from suffixsvc.policies import Policies, PolicyTable
-
-K = TypeVar("K", str, int)
+from suffixsvc.policies import Policies, PolicyTable, bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +40,16 @@ class AccessPolicy:
 
     Attributes:
         grants: rights on namespaces.
+        limits: of principals that have a table; that of "*" is the default of all others.
         principals: those that the file names.
         certificates: subject alternative name or common name of a client's certificate -> principal.
-        uids: user id of a process on this machine -> principal.
         required: callers must be authenticated; False: no principal is named, and callers need not be.
     """
 
     grants: Grants = field(default_factory=Grants)
+    limits: Mapping[str, PrincipalLimits] = field(default_factory=dict)
     principals: tuple[str, ...] = ()
     certificates: Mapping[str, str] = field(default_factory=dict)
-    uids: Mapping[int, str] = field(default_factory=dict)
     required: bool = False
 
 
@@ -74,9 +76,9 @@ def read_policy_file(file: str | os.PathLike[str]) -> PolicyFile:
         Policies({path: table.policy() for path, table in read.namespaces.items()}, read.default.policy()),
         AccessPolicy(
             Grants(grants),
+            {name: table.limits() for name, table in named.items()},
             tuple(name for name in named if name != EVERY),
-            _inverted("certificates", {name: table.certificates for name, table in named.items()}),
-            _inverted("uids", {name: table.uids for name, table in named.items()}),
+            _of_certificates(named),
             required=read.principals is not None,
         ),
     )
@@ -89,21 +91,27 @@ class _PrincipalTable:
     follow: list[str] = field(default_factory=list)
     admin: list[str] = field(default_factory=list)
     certificates: list[str] = field(default_factory=list)
-    uids: list[int] = field(default_factory=list)
+    requests_per_second: float | None = None
+    tokens_per_second: float | None = None
+    max_sessions: int | None = None
+    max_message_bytes: Any = None
 
     def __post_init__(self) -> None:
         for right, paths in self.paths().items():
             for path in paths:
                 _validate_path(right.value, path)
-        for uid in self.uids:
-            if not 0 <= uid < 2**32 - 1:
-                raise InvalidConfigError("uids must be user ids", expected="0 .. 4294967294", got=uid)
         for name in self.certificates:
             if not name.strip() or name != name.strip():
                 raise InvalidConfigError(
                     "certificates must be names in certificates, without spaces around them",
                     got=repr(name)[:80],
                 )
+
+        self.limits()
+
+    def limits(self) -> PrincipalLimits:
+        size = bytes_of(self.max_message_bytes)
+        return PrincipalLimits(self.requests_per_second, self.tokens_per_second, self.max_sessions, size)
 
     def paths(self) -> dict[Right, list[str]]:
         return {right: getattr(self, right.value) for right in Right}
@@ -121,13 +129,11 @@ class _File:
         for name, table in (self.principals or {}).items():
             if name != EVERY:
                 validate_principal(name, f'principals."{name}"')
-            elif table.certificates or table.uids:
+            elif table.certificates:
                 raise InvalidConfigError(
-                    'principals."*" must not have certificates or uids', remedy="Name a principal for them."
+                    'principals."*" must not have certificates', remedy="Name a principal for them."
                 )
-        for key in ("certificates", "uids"):
-            tables = (self.principals or {}).items()
-            _inverted(key, {name: getattr(table, key) for name, table in tables})
+        _of_certificates(self.principals or {})
 
 
 def _validate_path(key: str, path: str, form: str = 'paths, or "*" for every namespace') -> None:
@@ -139,13 +145,14 @@ def _validate_path(key: str, path: str, form: str = 'paths, or "*" for every nam
         raise InvalidConfigError(f"{key} must be {form}", expected=error.expected, got=error.got) from None
 
 
-def _inverted(key: str, of_principals: Mapping[str, list[K]]) -> dict[K, str]:
-    """Value -> principal. InvalidConfigError if two principals have the same value."""
-    found: dict[Any, str] = {}
-    for name, values in of_principals.items():
-        for value in values:
-            if found.setdefault(value, name) != name:
+def _of_certificates(principals: Mapping[str, _PrincipalTable]) -> dict[str, str]:
+    """Certificate name -> principal. InvalidConfigError if two principals have the same name."""
+    found: dict[str, str] = {}
+    for principal, table in principals.items():
+        for name in table.certificates:
+            if found.setdefault(name, principal) != principal:
                 raise InvalidConfigError(
-                    f"principals must not share {key}", got=f"{value!r} of {found[value]!r} and {name!r}"
+                    "principals must not share certificates",
+                    got=f"{name!r} of {found[name]!r} and {principal!r}",
                 )
     return found

@@ -122,6 +122,10 @@ class Handlers:
         Raises:
             What :meth:`answer_remaining` raises.
         """
+        try:
+            caller.admit(data)
+        except LimitExceededError as error:
+            return _refused_message(data, error)
         answered = self.sessions.table.dispatcher.answer(data, time.monotonic(), caller.scope)
         return answered if isinstance(answered, bytes) else self.answer_remaining(data, answered, caller)
 
@@ -142,8 +146,7 @@ class Handlers:
         try:
             request = self.readers["Stream"](data)
         except LimitExceededError as error:
-            refused = pb.StreamReply(id=read_message_id(data), error=error_detail(error, "stream message"))
-            return refused.SerializeToString()
+            return _refused_message(data, error)
         if answered is None:
             reply = self._reply(request, caller)
         else:
@@ -329,6 +332,12 @@ def _acquired(semaphore: threading.Semaphore, full: str, limit: int) -> Iterator
         yield
     finally:
         semaphore.release()
+
+
+def _refused_message(data: bytes, error: LimitExceededError) -> bytes:
+    """The reply to a message that is not parsed, because it is too large or comes too soon."""
+    reply = pb.StreamReply(id=read_message_id(data), error=error_detail(error, "stream message"))
+    return reply.SerializeToString()
 
 
 def _batch_reply(steps: Sequence[pb.StepRequest], answers: Iterable[bytes | Exception]) -> pb.StreamReply:

@@ -104,18 +104,20 @@ DRAFT_SOURCE_GRAMMAR: DraftSource
 DRAFT_SOURCE_PREDICTION: DraftSource
 
 class ErrorDetail(_message.Message):
-    __slots__ = ("code", "message", "expected", "got", "remedy")
+    __slots__ = ("code", "message", "expected", "got", "remedy", "retry_after_seconds")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     GOT_FIELD_NUMBER: _ClassVar[int]
     REMEDY_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     message: str
     expected: str
     got: str
     remedy: str
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., expected: _Optional[str] = ..., got: _Optional[str] = ..., remedy: _Optional[str] = ...) -> None: ...
+    retry_after_seconds: float
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., expected: _Optional[str] = ..., got: _Optional[str] = ..., remedy: _Optional[str] = ..., retry_after_seconds: _Optional[float] = ...) -> None: ...
 
 class Draft(_message.Message):
     __slots__ = ("token_ids", "parents", "probs", "sources", "match_lens")

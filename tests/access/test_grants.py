@@ -69,7 +69,6 @@ ttl = "30d"
 read = ["acme/shared"]
 write = ["acme/shared/sql"]
 certificates = ["sql.acme.example"]
-uids = [1001]
 
 [principals."auditor"]
 follow = ["*"]
@@ -90,7 +89,7 @@ def test_a_policy_file(tmp_path: Path) -> None:
     access = read.access
     assert access.required
     assert access.principals == ("sql", "auditor")
-    assert (access.certificates, access.uids) == ({"sql.acme.example": "sql"}, {1001: "sql"})
+    assert access.certificates == {"sql.acme.example": "sql"}
     assert access.grants.rights("sql", "acme/shared/sql/x") == {Right.READ, Right.WRITE}
     assert access.grants.rights("sql", "acme") == set()
     assert access.grants.rights("auditor", "sql") == {Right.READ, Right.FOLLOW}
@@ -110,9 +109,7 @@ def test_without_principals_callers_need_no_identity(tmp_path: Path) -> None:
         ('[principals."a"]\nread = ["x//y"]', "read must be paths"),
         ('[principals."a"]\nread = "x"', "read"),
         ('[principals."a"]\nown = true', "own"),
-        ('[principals."a"]\nuids = [-1]', "uids must be user ids"),
-        ('[principals."*"]\nuids = [1]', "must not have certificates or uids"),
-        ('[principals."a"]\nuids = [1]\n[principals."b"]\nuids = [1]', "must not share uids"),
+        ('[principals."*"]\ncertificates = ["x"]', "must not have certificates"),
         ('[principals."a"]\ncertificates = [" x"]', "certificates must be names"),
         (
             '[principals."a"]\ncertificates=["x"]\n[principals."b"]\ncertificates=["x"]',

@@ -93,14 +93,18 @@ class CallInterceptor(grpc.ServerInterceptor):
             handler.unary_unary or handler.stream_unary or handler.unary_stream or handler.stream_stream
         )
 
+        def admitted(data: Iterator[bytes], caller: tuple[Caller, ...]) -> Iterator[bytes]:
+            # messages of Stream are admitted one by one, because each has a reply (Handlers.message_bytes)
+            return data if method == _STREAM or not caller else map(caller[0].admit, data)
+
         def answer(data: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             with self._admitted(method, context) as (permit, caller):
-                return call(argument(data, context, permit), context, *caller)
+                return call(argument(admitted(data, caller), context, permit), context, *caller)
 
         def answer_stream(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             try:
                 with self._admitted(method, context) as (permit, caller):
-                    yield from call(argument(data, context, permit), context, *caller)
+                    yield from call(argument(admitted(data, caller), context, permit), context, *caller)
             except grpc.RpcError:
                 return  # the client disconnected; its sessions stay open until they are resumed or expire
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -38,6 +38,8 @@ class SessionTable:
         self._max_sessions = limits.max_sessions
         self._lock = threading.Lock()
         self._entries: dict[str, SessionEntry] = {}
+        #: live sessions by scope
+        self._live = Counter[str]()
         self._recently_closed: OrderedDict[str, ClosedSession] = OrderedDict()
         #: whether new sessions are refused
         self.draining = False
@@ -108,6 +110,14 @@ class SessionTable:
                         got=len(self._entries) + 1,
                         remedy="Close finished sessions, or serve with a larger --max-sessions.",
                     )
+                most = caller.limits.max_sessions
+                if most is not None and self._live[name.scope] >= most:
+                    raise LimitExceededError(
+                        f"live sessions of the principal {caller.principal!r} must be at most {most}",
+                        got=most + 1,
+                        remedy="Close finished sessions.",
+                    )
+                self._live[name.scope] += 1
                 slot = SessionSlot()
                 entry = self._entries[name.key] = SessionEntry(name, caller, identity, needs, slot, slot)
             elif entry.identity != identity:
@@ -122,6 +132,7 @@ class SessionTable:
         """Remove an entry whose session could not be opened."""
         with self._lock:
             del self._entries[entry.name.key]
+            self._live[entry.name.scope] -= 1
 
     def opened(self, entry: SessionEntry) -> None:
         """Publish an opened session to the dispatcher; its name is that of this session from now on."""
@@ -137,7 +148,8 @@ class SessionTable:
         entry.slot.detach()
         self.dispatcher.remove(entry.name.key)
         with self._lock:
-            self._entries.pop(entry.name.key, None)
+            if self._entries.pop(entry.name.key, None) is not None:
+                self._live[entry.name.scope] -= 1
             self._store_closed(entry.name.key, closed)
 
     def discarded(self, name: SessionName, previous: ClosedSession | None) -> None:
