@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.verb_options import option, with_options
+from suffixsvc_cli.base.configuration import ConfigFile
 from suffixsvc_cli.base.options import INSECURE_NETWORK, LOG_FORMAT, LogStyle
 
 if TYPE_CHECKING:
@@ -118,13 +119,14 @@ class ServeOptions:
 
 
 @with_options
-def serve(options: ServeOptions) -> None:
+def serve(options: ServeOptions, config: ConfigFile = None) -> None:
     """Run the service: one shared, durable suffix cache.
 
     SIGTERM or Ctrl-C drains it: open sessions are committed as incomplete, the store is closed, exit code 0.
     Before the service listens (recovery, --preload) SIGTERM ends it at once, and Ctrl-C after closing the
     cache.
     """
+    del config  # read before the other options
     # imported here so that --help is fast
     from suffixsvc.policies import Policies
     from suffixsvc.service.run import ServeConfig, serve_until_signal
