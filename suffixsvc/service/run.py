@@ -16,9 +16,9 @@ from suffixsvc.policies import Policies
 from suffixsvc.runtime.log_output import queued_log_output
 from suffixsvc.runtime.server_lifecycle import (
     remove_ready_file,
+    report_ready,
     require_writable_ready_file,
     stop_signal,
-    write_ready_file,
 )
 from suffixsvc.service.calls.admission import MAX_FOLLOWERS
 from suffixsvc.service.listeners.listen import parse_address, prepare
@@ -101,7 +101,7 @@ def _serve(server: SuffixServer, config: ServeConfig) -> None:
             bound = server.start()
             log.info("ready", addresses=bound, data=str(config.data), pid=os.getpid())
             instance_id = server.handlers.instance_id
-            write_ready_file(config.ready_file, addresses=bound, instance_id=instance_id)
+            report_ready(config.ready_file, addresses=bound, instance_id=instance_id)
             wait_for_stop()
             log.info("draining", sessions=len(server.handlers.sessions.table))
         finally:
