@@ -70,6 +70,7 @@ VERBS: Final[dict[str, Verb]] = {
     "compact": Verb(".server.compact", "Seal and merge the segments of a data folder."),
     "namespaces": Verb(".server.namespaces", "List and delete namespaces of a service or a data folder."),
     "config": Verb(".server.config", "Show the options of a server, and where each one was set."),
+    "health": Verb(".server.health", "Ask a service or an OpenAI-compatible server whether it serves."),
     "stats": Verb(".server.stats", "Show contents and counters of a service or a data folder."),
     "models": Verb(".models.models", "List, download and locate models."),
     "version": Verb(".base.version", "Print the version."),
