@@ -49,6 +49,8 @@ class ServeConfig:
     max_followers: int = MAX_FOLLOWERS
     limits: Limits = field(default_factory=Limits)
     policies: Policies = field(default_factory=Policies)
+    #: migrate a data folder of an earlier release, after a backup
+    migrate: bool = False
     #: fills namespaces before the service accepts calls; returns those that sessions read by default
     preload: Callable[[SuffixCache], Sequence[str]] | None = None
 
@@ -76,7 +78,11 @@ def _serve_until_signal(config: ServeConfig) -> None:
         prepare(address, insecure_network=config.insecure_network)
     with recovery_progress() as progress:
         cache = SuffixCache(
-            str(config.data), limits=config.limits, progress=progress, policies=config.policies
+            str(config.data),
+            limits=config.limits,
+            progress=progress,
+            policies=config.policies,
+            migrate=config.migrate,
         )
     with cache:
         if config.preload is not None:

@@ -30,6 +30,12 @@ class ServeOptions:
 
     data: Path = option(help="Data folder; created if missing.")
     listen: tuple[str, ...] = option(help="unix:PATH or HOST:PORT (port 0 takes a free one). Repeatable.")
+    migrate: bool = option(
+        False,
+        "--migrate",
+        help="Migrate a data folder of an earlier release, after a backup (docs/upgrading.md). Without this "
+        "option such a folder is refused.",
+    )
     insecure_network: bool = option(False, "--insecure-network", help=INSECURE_NETWORK)
     ready_file: Path | None = option(
         None,
@@ -143,6 +149,7 @@ def serve(options: ServeOptions, config: ConfigFile = None) -> None:
             max_followers=options.max_followers,
             limits=options.limits(),
             policies=Policies.load(options.policies) if options.policies else Policies(),
+            migrate=options.migrate,
             preload=_preload(options.preload),
         )
     )
