@@ -135,13 +135,11 @@ class ConfigurableCommand(TyperCommand):
         try:
             context = super().make_context(info_name, args, parent=parent, **extra)
         except typer.BadParameter as error:
-            context, parameter = error.ctx, error.param
-            source, where = _origin(context, parameter)
-            if source not in ("file", "environment") or context is None or parameter is None:
+            at, parameter = error.ctx, error.param
+            source, where = _origin(at, parameter)
+            if source not in ("file", "environment") or at is None or parameter is None:
                 raise
-            given = (
-                os.environ.get(where) if source == "environment" else context.lookup_default(parameter.name)
-            )
+            given = os.environ.get(where) if source == "environment" else at.lookup_default(parameter.name)
             why = error.message.removeprefix("Value error, ").rstrip(".")
             raise InvalidConfigError(f"{where} must be valid: {why}", got=repr(given)) from None
         self._warn_of_unknown_variables()
