@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from suffixsvc.errors import SuffixError
+
+#: the service's health name for its store
+_DURABILITY: Final = "suffixsvc.v1.SuffixCache/durability"
 
 
 def health(
@@ -68,14 +71,16 @@ def _grpc(address: str, timeout: float, *, durability: bool) -> str:
 
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc.transport.channels import Channels, close_channel
-    from suffixsvc_client.transport.grpc_sync import connect
-    from suffixsvc_client.transport.interface import SERVICE, service_peer
+    from suffixsvc.transport.peer_credentials import ExpectedPeer
 
-    channels: Channels[grpc.Channel] = Channels(address, service_peer(None), connect, close_channel)
+    # without the client, whose modules take longer to load than the answer takes
+    trust = "Have the service listen in a folder that only its user can write to."
+    peer = ExpectedPeer("the service", "Is it running, and is this its address?", trust)
+    channels: Channels[grpc.Channel] = Channels(address, peer, grpc.insecure_channel, close_channel)
     try:
         with channels.use() as held:
             stub = health_pb2_grpc.HealthStub(held.channel)
-            for name in ("", f"{SERVICE}/durability") if durability else ("",):
+            for name in ("", _DURABILITY) if durability else ("",):
                 reply = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=timeout)
                 if reply.status != health_pb2.HealthCheckResponse.SERVING:
                     return f"not serving: {name or 'the service'} is {reply.ServingStatus.Name(reply.status)}"
