@@ -38,9 +38,9 @@ def back_up(folder: str, schema: int, *, migrate: bool, sync_point: SyncPoint) -
         raise StoreForeignError(
             f"data folder {folder} must have schema {SCHEMA_VERSION}",
             got=f"schema {schema}, of an earlier release",
-            remedy="To migrate it run `suffixsvc migrate FOLDER` (or `suffixsvc serve --migrate`, or "
-            "SuffixCache(FOLDER, migrate=True)), which first writes a backup into it. The earlier release "
-            "refuses the folder afterwards.",
+            remedy=f"Migrate it with `suffixsvc migrate {folder}`, `suffixsvc serve --migrate` or "
+            "SuffixCache(..., migrate=True), which first write a backup into it. The earlier release refuses "
+            "the folder afterwards.",
         )
     source, target = Path(folder, DATA_FILE), Path(backup_folder(folder, schema), DATA_FILE)
     if target.exists():
