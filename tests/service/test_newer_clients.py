@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -13,7 +15,10 @@ from google.protobuf.message import Message
 
 from suffixsvc import SuffixCache, wire
 from suffixsvc.errors import ProtocolError
+from suffixsvc.log_wire import WATCH_PROTOCOL
+from suffixsvc.service.handlers import FEATURES
 from suffixsvc.service.server import SERVICE_NAME
+from suffixsvc.store.records.table_records import OLDEST_SCHEMA, SCHEMA_VERSION
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc, types_pb2
 from suffixsvc_client.transport.interface import error_from_rpc
@@ -96,3 +101,20 @@ def test_a_method_that_the_service_lacks_is_a_typed_error(channel: grpc.Channel)
     error = error_from_rpc(raised.value)
     assert isinstance(error, ProtocolError)
     assert "UNIMPLEMENTED" in str(error)
+
+
+def test_the_page_on_upgrades_has_what_this_release_supports() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "upgrading.md").read_text()
+    features = re.search(r"\| feature \|.*?\n\n", page, re.DOTALL)
+    assert features is not None
+    named = {
+        name
+        for row in features[0].strip().splitlines()[2:]
+        for name in re.findall("`([a-z-]+)`", row.split("|")[1])
+    }
+    assert named == set(FEATURES)
+    assert f"that of the service ({WATCH_PROTOCOL} now)" in page
+    release = re.search(r"\(this one\) \| schema (\d+) \| schemas (.*) \|", page)
+    assert release is not None
+    assert int(release[1]) == SCHEMA_VERSION
+    assert [int(n) for n in re.findall(r"\d+", release[2])] == list(range(OLDEST_SCHEMA, SCHEMA_VERSION))
