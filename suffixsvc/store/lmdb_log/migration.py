@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 def back_up(folder: str, schema: int, *, migrate: bool, sync_point: SyncPoint) -> None:
-    """Copy the data file of a folder of an older schema, which nobody writes.
+    """Copy the data file of a folder of an older schema, before anything writes to it.
 
     Args:
         migrate: whether the folder may be migrated.
