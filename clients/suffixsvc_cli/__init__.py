@@ -37,13 +37,19 @@ class Verb:
 
     module: str
     help: str
+    #: its options can be set in a file and in the environment, too (:mod:`suffixsvc_cli.base.configuration`)
+    configurable: bool = False
 
 
 VERBS: Final[dict[str, Verb]] = {
     "demo": Verb(".models.demo", "Run agents on a real model and show how stored outputs speed them up."),
-    "serve": Verb(".server.serve", "Run the service: one shared, durable suffix cache."),
-    "openai": Verb(".server.openai", "Serve a model over an OpenAI-compatible HTTP API, with drafts."),
-    "draft-worker": Verb(".server.draft_worker", "Run a draft model as a service for drivers."),
+    "serve": Verb(".server.serve", "Run the service: one shared, durable suffix cache.", configurable=True),
+    "openai": Verb(
+        ".server.openai", "Serve a model over an OpenAI-compatible HTTP API, with drafts.", configurable=True
+    ),
+    "draft-worker": Verb(
+        ".server.draft_worker", "Run a draft model as a service for drivers.", configurable=True
+    ),
     "generate": Verb(
         ".generate.command",
         "Generate text on a model with every drafting layer, and show the origin of each token.",
@@ -62,7 +68,10 @@ VERBS: Final[dict[str, Verb]] = {
     "bench": Verb(".bench", "Benchmarks: replays of logs, micro-benchmarks, real models."),
     "cache": Verb(".cache", "Work with llama.cpp's lookup caches: inspect, verify, forecast, merge, diff."),
     "compact": Verb(".server.compact", "Seal and merge the segments of a data folder."),
+    "migrate": Verb(".server.migrate", "Migrate a data folder of an earlier release, after a backup."),
     "namespaces": Verb(".server.namespaces", "List and delete namespaces of a service or a data folder."),
+    "config": Verb(".server.config", "Show the options of a server, and where each one was set."),
+    "health": Verb(".server.health", "Ask a service or an OpenAI-compatible server whether it serves."),
     "stats": Verb(".server.stats", "Show contents and counters of a service or a data folder."),
     "token": Verb(".server.token", "Create, revoke and list tokens of principals."),
     "policy": Verb(".server.policy", "Check policy files and explain what they permit."),
@@ -95,8 +104,12 @@ class _LazyCommand(TyperCommand):
         super().__init__(name=name, callback=None, help=verb.help, short_help=verb.help)
         self._verb = verb
 
+    def load(self) -> Any:
+        """The real command."""
+        return _load(str(self.name), self._verb)
+
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        return _load(str(self.name), self._verb).make_context(info_name, args, parent=parent, **extra)
+        return self.load().make_context(info_name, args, parent=parent, **extra)
 
 
 class _LazyGroup(TyperGroup):
@@ -117,7 +130,13 @@ def _load(name: str, verb: Verb) -> Any:
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        app.command(name)(getattr(module, name.replace("-", "_")))
+        command = getattr(module, name.replace("-", "_"))
+        kind = None
+        if verb.configurable:
+            from suffixsvc_cli.base.configuration import configurable
+
+            kind = configurable(command)
+        app.command(name, cls=kind)(command)
     return _reflow(get_command(app))
 
 

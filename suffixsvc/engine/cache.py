@@ -31,7 +31,7 @@ from suffixsvc.store.base import Store
 from suffixsvc.types import IncompleteOutput, NamespaceRecord
 
 
-def _open_store(path: str | Path | None, limits: Limits, sync_point: SyncPoint) -> Store:
+def _open_store(path: str | Path | None, limits: Limits, migrate: bool, sync_point: SyncPoint) -> Store:
     if path is None:
         return stores.MemoryStore(limit_bytes=limits.max_store_bytes)
     if not isinstance(path, (str, Path)) or not str(path) or "\0" in str(path):
@@ -41,7 +41,12 @@ def _open_store(path: str | Path | None, limits: Limits, sync_point: SyncPoint) 
     store_class = stores.LmdbStore
     if sync_point is not SuffixCache._sync_point:
         store_class = with_sync_points(store_class, sync_point)
-    return store_class(path, limit_bytes=limits.max_store_bytes, grace_seconds=limits.expiry_grace_seconds)
+    return store_class(
+        path,
+        limit_bytes=limits.max_store_bytes,
+        grace_seconds=limits.expiry_grace_seconds,
+        migrate=migrate,
+    )
 
 
 class SuffixCache(ClosedOnExit):
@@ -56,6 +61,8 @@ class SuffixCache(ClosedOnExit):
         policies: limits, time to live and pinning of the namespaces; None: no limits.
         background: seal and merge in a background thread, so that a restart maps files instead of indexing
             the log again. False: only :meth:`seal` and :meth:`compact` do.
+        migrate: migrate a data folder of an earlier release, after a backup (docs/upgrading.md). False: such
+            a folder is refused, if its schema differs.
 
     Raises:
         InvalidInputError: ``starting_weights`` are not of this version.
@@ -73,13 +80,14 @@ class SuffixCache(ClosedOnExit):
         starting_weights: bytes | None = None,
         policies: Policies | None = None,
         background: bool = True,
+        migrate: bool = False,
     ) -> None:
         new_learner(starting_weights)  # validated here rather than at the first namespace
         limits = Limits() if limits is None else limits
         policies = Policies() if policies is None else policies
         self._close_lock = threading.Lock()
         close_guard = CloseGuard()
-        store = _open_store(path, limits, self._sync_point)
+        store = _open_store(path, limits, migrate, self._sync_point)
         try:
             catalog = Catalog(store, policies, limits, starting_weights)
             outputs = OutputLog(store, catalog, close_guard, limits, self._sync_point)

@@ -17,9 +17,9 @@ from suffixsvc.errors import ListenError
 from suffixsvc.runtime.log_output import queued_log_output
 from suffixsvc.runtime.server_lifecycle import (
     remove_ready_file,
+    report_ready,
     require_writable_ready_file,
     stop_signal,
-    write_ready_file,
 )
 from suffixsvc.service.calls.admission import MAX_FOLLOWERS
 from suffixsvc.service.listeners.listen import parse_address, prepare
@@ -56,6 +56,8 @@ class ServeConfig:
     #: limit on followers; each occupies a thread; 0: none are allowed
     max_followers: int = MAX_FOLLOWERS
     limits: Limits = field(default_factory=Limits)
+    #: migrate a data folder of an earlier release, after a backup
+    migrate: bool = False
     #: fills namespaces before the service accepts calls; returns those that sessions read by default
     preload: Callable[[SuffixCache], Sequence[str]] | None = None
 
@@ -88,7 +90,11 @@ def _serve_until_signal(config: ServeConfig) -> None:
     )
     with recovery_progress() as progress:
         cache = SuffixCache(
-            str(config.data), limits=config.limits, progress=progress, policies=access.policies
+            str(config.data),
+            limits=config.limits,
+            progress=progress,
+            policies=access.policies,
+            migrate=config.migrate,
         )
     with cache:
         if config.preload is not None:
@@ -115,7 +121,7 @@ def _serve(server: SuffixServer, config: ServeConfig) -> None:
             bound = server.start()
             log.info("ready", addresses=bound, data=str(config.data), pid=os.getpid())
             instance_id = server.handlers.instance_id
-            write_ready_file(config.ready_file, addresses=bound, instance_id=instance_id)
+            report_ready(config.ready_file, addresses=bound, instance_id=instance_id)
             wait_for_stop()
             log.info("draining", sessions=len(server.handlers.sessions.table))
         finally:

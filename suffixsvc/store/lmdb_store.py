@@ -20,6 +20,7 @@ from suffixsvc.store.files import datafile
 from suffixsvc.store.files.folder import prepare_folder
 from suffixsvc.store.lmdb_log.committer import Committer
 from suffixsvc.store.lmdb_log.environment import Environment, round_up_map_size
+from suffixsvc.store.lmdb_log.migration import discard_backup
 from suffixsvc.store.lmdb_log.store_thread import StoreThread
 from suffixsvc.store.records.table_records import SCHEMA_VERSION
 from suffixsvc.store.records.validation import check_now
@@ -57,6 +58,7 @@ class LmdbStore(Store):
             the process, but a power cut can destroy the whole file.
         grace_seconds: how long outputs are retained that are due only because the wall clock moved while the
             folder was closed (:mod:`suffixsvc.clock`).
+        migrate: migrate a folder of an older schema, after a backup (docs/upgrading.md); False refuses it.
         clock: the clocks of the machine.
 
     Raises:
@@ -76,6 +78,7 @@ class LmdbStore(Store):
         limit_bytes: int = Limits().max_store_bytes,
         sync: bool = True,
         grace_seconds: float = Limits().expiry_grace_seconds,
+        migrate: bool = False,
         clock: SystemTime | None = None,
     ) -> None:
         for name, value, smallest in (
@@ -95,6 +98,7 @@ class LmdbStore(Store):
             map_bytes_cap=append_cap,
             sync=sync,
             created_us=check_now(source.wall()),
+            migrate=migrate,
             sync_point=self._sync_point,
         )
         store_clock = StoreClock(environment.stored_clock, grace_seconds=grace_seconds, source=source)
@@ -147,11 +151,12 @@ class LmdbStore(Store):
 
         They would delete rows and leave their tombstones, or the entries of their uuids.
         """
-        environment = self._log
+        environment, before = self._log, self._log.schema
         try:
             self._call(environment.upgrade, frees=True)
         except StoreFullError as error:  # served in the old schema
             log.warning("no room for the new schema", folder=environment.path, error=str(error))
+            discard_backup(os.path.dirname(environment.path), before)
             return
         environment.reload()
         log.info("data folder upgraded", folder=environment.path, schema=environment.schema)
@@ -200,6 +205,11 @@ class LmdbStore(Store):
         """Delete outputs whose TTL has passed; write the clock record from time to time."""
         self._store_clock(_CLOCK_PERIOD_SECONDS)
         return super().expire(now)
+
+    @property
+    def schema(self) -> int:
+        """Schema of the folder; an older one than the current if there was no room to migrate it."""
+        return self._log.schema
 
     @property
     def segment_folder(self) -> Path | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.verb_options import option, with_options
+from suffixsvc_cli.base.configuration import ConfigFile
 from suffixsvc_cli.base.options import INSECURE_NETWORK, LOG_FORMAT, LogStyle
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ class ServeOptions:
 
     data: Path = option(help="Data folder; created if missing.")
     listen: tuple[str, ...] = option(help="unix:PATH or HOST:PORT (port 0 takes a free one). Repeatable.")
+    migrate: bool = option(
+        False,
+        "--migrate",
+        help="Migrate a data folder of an earlier release, after a backup (docs/upgrading.md). Without this "
+        "option such a folder is refused.",
+    )
     insecure_network: bool = option(False, "--insecure-network", help=INSECURE_NETWORK)
     ready_file: Path | None = option(
         None,
@@ -137,13 +144,14 @@ class ServeOptions:
 
 
 @with_options
-def serve(options: ServeOptions) -> None:
+def serve(options: ServeOptions, config: ConfigFile = None) -> None:
     """Run the service: one shared, durable suffix cache.
 
     SIGTERM or Ctrl-C drains it: open sessions are committed as incomplete, the store is closed, exit code 0.
     Before the service listens (recovery, --preload) SIGTERM ends it at once, and Ctrl-C after closing the
     cache.
     """
+    del config  # read before the other options
     # imported here so that --help is fast
     from suffixsvc.service.run import ServeConfig, serve_until_signal
 
@@ -161,6 +169,7 @@ def serve(options: ServeOptions) -> None:
             max_streams=options.max_streams,
             max_followers=options.max_followers,
             limits=options.limits(),
+            migrate=options.migrate,
             preload=_preload(options.preload),
         )
     )

@@ -34,7 +34,9 @@ from suffixsvc.store.files.folder import DATA_FILE, FULL_ERRNOS, FolderLock, dis
 from suffixsvc.store.files.meta_journal import MetaBeforeImage, MetaJournal
 from suffixsvc.store.lmdb_log.databases import MAX_DATABASES, LmdbTables, create_missing, open_databases
 from suffixsvc.store.lmdb_log.lmdb_errors import store_error_of
+from suffixsvc.store.lmdb_log.migration import back_up
 from suffixsvc.store.lmdb_log.read_write_lock import ReadWriteLock
+from suffixsvc.store.records.table_records import SCHEMA_VERSION
 from suffixsvc.store.transactions.read_view import ReadView
 from suffixsvc.store.transactions.snapshot import Snapshot, load_snapshot
 from suffixsvc.store.transactions.write_view import WriteView
@@ -58,13 +60,14 @@ class Environment:
         map_bytes_cap: the first map is not made larger than this.
         sync: whether commits wait for the disk.
         created_us: creation time of a new file, in microseconds since the epoch.
+        migrate: back up a folder of an older schema, which :meth:`upgrade` may then change.
         sync_point: called at named points (:mod:`suffixsvc.runtime.sync_points`).
 
     Raises:
         StoreLockedError: the folder is open already.
         StoreForeignError: the data file or journal is another program's, or has another schema version.
         StoreCorruptError: the data file is truncated or damaged.
-        StoreError: the folder cannot be read or written.
+        StoreError: the folder cannot be read or written, or its backup cannot be.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Environment:
         map_bytes_cap: int,
         sync: bool,
         created_us: int,
+        migrate: bool,
         sync_point: SyncPoint,
     ) -> None:
         self.pid = os.getpid()
@@ -112,6 +116,8 @@ class Environment:
             self.reload()
             datafile.require_whole(self.path, info)
             datafile.require_own_commits(self.path)
+            if self.schema < SCHEMA_VERSION:
+                back_up(folder, self.schema, migrate=migrate, sync_point=sync_point)
             with self._env.begin() as txn:
                 #: the last commit
                 self.snapshot = load_snapshot(self.tables(txn))
