@@ -22,6 +22,7 @@ from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.runtime.background import PeriodicTask
+from suffixsvc.runtime.log_output import dropped_lines
 from suffixsvc.service.followers.service import LEASE_SECONDS, FollowerService
 from suffixsvc.service.messages import converters
 from suffixsvc.service.messages.converters import shared_fields
@@ -261,7 +262,7 @@ class Handlers:
             if not prefix or f"{record.path}/".startswith(f"{prefix}/"):
                 stats = self._cache.namespace(record.path).stats()
                 reply.namespaces.add(
-                    path=record.path, tokenizer=record.tokenizer, outputs=stats.outputs, tokens=stats.tokens
+                    path=record.path, tokenizer=record.tokenizer, **shared_fields(pb.NamespaceInfo, stats)
                 )
         return reply
 
@@ -277,6 +278,8 @@ class Handlers:
         reply.unkept_sessions = len(self.sessions.failed_closes)
         reply.lost_sessions = self.sessions.failed_closes.lost
         reply.store_failing = self._cache.durability() is not None
+        reply.live_lost = self.followers.registry.live_lost
+        reply.dropped_log_lines = dropped_lines()
         tasks = {task.name: task.stats() for task in self.background_tasks} | self._cache.background_tasks()
         reply.background_tasks.extend(converters.task_to_proto(*task) for task in tasks.items())
         return reply
@@ -327,5 +330,5 @@ def _batch_reply(steps: Sequence[pb.StepRequest], answers: Iterable[bytes | Exce
 def _stats_reply(stats: CacheStats | NamespaceStats) -> pb.GetStatsReply:
     """The fields that reply and engine record share; the others stay 0."""
     shared = shared_fields(pb.GetStatsReply, stats)
-    counts: dict[str, Any] = {name: int(value) for name, value in shared.items()}
-    return pb.GetStatsReply(**counts)
+    shared["expiry_grace_seconds"] = int(shared.get("expiry_grace_seconds", 0))
+    return pb.GetStatsReply(**shared)

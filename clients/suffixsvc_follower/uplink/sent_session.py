@@ -44,6 +44,11 @@ class SentSession:
         return len(self._native) != self._recorded
 
     @property
+    def unsent(self) -> int:
+        """Number of tokens that are not sent."""
+        return len(self._native) - self._recorded + self.remote.verbs.state.unsent
+
+    @property
     def arrived(self) -> bool:
         """Whether the service has acknowledged what was recorded."""
         return self.remote.verbs.state.acknowledged

@@ -123,6 +123,14 @@ class Uplink(ClosedOnExit):
         with self._lock:
             return not (self._sessions or self.abandoned or len(self._unsent))
 
+    @property
+    def unsent_tokens(self) -> int:
+        """Tokens of sessions that are not sent, and those of sessions whose close the service has not
+        answered."""
+        with self._lock:
+            sessions = list(self._sessions)
+        return sum(session.unsent for session in sessions) + self._unsent.tokens
+
     def close(self, seconds: float = 0.0) -> None:
         """Wait for the closes that were begun, at most so long, and end the threads. Idempotent.
 

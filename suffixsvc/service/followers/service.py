@@ -181,6 +181,8 @@ class FollowerService:
                 held_bytes=state.held_bytes,
                 mapped_bytes=state.mapped_bytes,
                 live_lost=state.live_lost,
+                live_queued_bytes=state.live_queued_bytes,
+                unsent_tokens=state.unsent_tokens,
             )
             for state in states
         ]
