@@ -18,7 +18,9 @@ import structlog
 
 from suffixsvc import wire
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.runtime.request_ids import REQUEST_ID
 from suffixsvc.service.calls.admission import CHECK, MAX_REFLECTIONS, MAX_UPLOADS, Admission, CallPermit
+from suffixsvc.service.calls.call_context import call_context
 from suffixsvc.service.calls.stalls import StalledCalls, TimedMessages
 from suffixsvc.service.messages.elements import SMALL_BYTES
 from suffixsvc.service.messages.errors import as_suffix_error
@@ -103,13 +105,14 @@ class CallInterceptor(grpc.ServerInterceptor):
     @contextlib.contextmanager
     def _admitted(self, method: str, context: grpc.ServicerContext) -> Iterator[CallPermit]:
         """Hold a permit for the block; answer its error, unless the client disconnected while sending."""
-        try:
-            with self._admission.acquire(method, context.cancel) as permit:
-                yield permit
-        except grpc.RpcError:
-            raise
-        except Exception as error:
-            _abort(error, method, context)
+        with call_context(method, context) as request_id:
+            try:
+                with self._admission.acquire(method, context.cancel) as permit:
+                    yield permit
+            except grpc.RpcError:
+                raise
+            except Exception as error:
+                _abort(error, method, context, request_id)
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -180,12 +183,12 @@ def _read_small(parse: Callable[[bytes], Any] | None, data: bytes) -> Any:
     return data if parse is None else parse(data)
 
 
-def _abort(error: Exception, method: str, context: grpc.ServicerContext) -> NoReturn:
+def _abort(error: Exception, method: str, context: grpc.ServicerContext, request_id: str) -> NoReturn:
     typed = as_suffix_error(error, method)
     code, status = wire.status_of(typed)
     name = types_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
-    log.info("call refused", method=method, code=name, error=str(typed))
-    context.set_trailing_metadata(
-        ((wire.ERROR_METADATA_KEY, wire.detail_from_error(typed).SerializeToString()),)
-    )
+    # not what was expected and got, which can be tokens
+    log.info("call refused", code=name, error=typed.message)
+    detail = wire.detail_from_error(typed).SerializeToString()
+    context.set_trailing_metadata(((wire.ERROR_METADATA_KEY, detail), (REQUEST_ID, request_id)))
     context.abort(grpc.StatusCode[status], typed.message[:1000])
