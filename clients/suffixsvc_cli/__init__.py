@@ -64,6 +64,7 @@ VERBS: Final[dict[str, Verb]] = {
     "compact": Verb(".server.compact", "Seal and merge the segments of a data folder."),
     "namespaces": Verb(".server.namespaces", "List and delete namespaces of a service or a data folder."),
     "stats": Verb(".server.stats", "Show contents and counters of a service or a data folder."),
+    "top": Verb(".server.top", "Watch a running service: rates, namespaces, followers, background tasks."),
     "models": Verb(".models.models", "List, download and locate models."),
     "version": Verb(".base.version", "Print the version."),
 }
