@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -283,18 +283,20 @@ class SuffixCache(ClosedOnExit):
 
     # --------------------------------------------------------------------------------- state and checks
 
-    def stats(self) -> CacheStats:
+    def stats(self, namespaces: Mapping[str, NamespaceStats] | None = None) -> CacheStats:
         """Sums over all namespaces, and the bytes and last LSN of the store.
+
+        Args:
+            namespaces: what :meth:`namespace_stats` has just returned; None: it is called.
 
         Raises:
             SessionClosedError: the cache is closed.
         """
+        namespaces = self.namespace_stats() if namespaces is None else namespaces
         with self._parts.close_guard.while_open():
-            self._parts.sessions.reap_abandoned()
             store = self._parts.store.stats()
             sums: dict[str, Any] = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
-            for index in self._parts.catalog.values():
-                stats = index.stats()
+            for stats in namespaces.values():
                 for name in sums:
                     sums[name] += getattr(stats, name)
             sums["limit_bytes"] = self._parts.quotas.usage.limit

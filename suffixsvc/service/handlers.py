@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -266,14 +266,20 @@ class Handlers:
                 )
         return reply
 
-    def get_stats(self, request: pb.GetStatsRequest) -> pb.GetStatsReply:
-        """Statistics of one namespace, or of the whole service if none is named."""
+    def get_stats(
+        self, request: pb.GetStatsRequest, namespaces: Mapping[str, NamespaceStats] | None = None
+    ) -> pb.GetStatsReply:
+        """Statistics of one namespace, or of the whole service if none is named.
+
+        Args:
+            namespaces: see ``SuffixCache.stats``.
+        """
         if request.namespace:
             self._require_namespace(request.namespace)
             reply = _stats_reply(self._cache.namespace(request.namespace).stats())
             reply.followers.extend(self.followers.stats(request.namespace))
             return reply
-        reply = _stats_reply(self._cache.stats())
+        reply = _stats_reply(self._cache.stats(namespaces))
         reply.followers.extend(self.followers.stats())
         reply.unkept_sessions = len(self.sessions.failed_closes)
         reply.lost_sessions = self.sessions.failed_closes.lost

@@ -19,7 +19,7 @@ from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.metrics import http_server
 from suffixsvc.service.metrics.collector import service_registry
 from suffixsvc.service.metrics.http_server import MetricsServer, metrics_address
-from suffixsvc.service.metrics.ledger import OTHER
+from suffixsvc.service.metrics.namespace_series import OTHER
 from suffixsvc_client import ClientConfig, SuffixClient
 from support.serving import PATIENCE_S, ServeProcess, eventually, socket_dir
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from suffixsvc.service.metrics.ledger import HALF_LIFE_SECONDS, OTHER, NamespaceLedger, grouped_sums
+from suffixsvc.service.metrics.namespace_series import HALF_LIFE_SECONDS, OTHER, NamespaceSeries, grouped_sums
 
 PATHS = ("a", "b", "c", "d", "e", "other")
 
 
-class LedgerMachine(RuleBasedStateMachine):
+class SeriesMachine(RuleBasedStateMachine):
     @initialize(most=st.integers(1, 4))
     def begin(self, most: int) -> None:
         self.most = most
-        self.ledger = NamespaceLedger(most)
+        self.table = NamespaceSeries(most)
         self.counters: dict[str, tuple[float, ...]] = {}
         self.series: dict[str, tuple[float, ...]] = {}
         #: what was counted and read, of every namespace that there ever was
@@ -35,7 +35,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 1.0, HALF_LIFE_SECONDS, 1e6]))
     def read(self, seconds: float) -> None:
         self.now += seconds
-        series = self.ledger.update(self.counters, self.now)
+        series = self.table.update(self.counters, self.now)
         for label, values in series.items():
             before = self.series.get(label, (0.0, 0.0))
             for place, (then, value) in enumerate(zip(before, values, strict=True)):
@@ -59,30 +59,30 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.increases == self.counted
 
 
-TestLedger = LedgerMachine.TestCase
+TestSeries = SeriesMachine.TestCase
 
 
 def test_the_busiest_have_series() -> None:
-    ledger = NamespaceLedger(2)
+    table = NamespaceSeries(2)
     steps = {"a": 10.0, "b": 20.0, "c": 5.0}
-    assert set(ledger.update({path: (n,) for path, n in steps.items()}, 0.0)) == {"a", "b", OTHER}
+    assert set(table.update({path: (n,) for path, n in steps.items()}, 0.0)) == {"a", "b", OTHER}
     # much later, what was counted before weighs little
     steps["c"] += 8
-    series = ledger.update({path: (n,) for path, n in steps.items()}, 10 * HALF_LIFE_SECONDS)
+    series = table.update({path: (n,) for path, n in steps.items()}, 10 * HALF_LIFE_SECONDS)
     assert series == {"b": (20.0,), "c": (8.0,), OTHER: (5.0,)}
     steps["a"] += 9
-    series = ledger.update({path: (n,) for path, n in steps.items()}, 10 * HALF_LIFE_SECONDS + 1)
+    series = table.update({path: (n,) for path, n in steps.items()}, 10 * HALF_LIFE_SECONDS + 1)
     assert series == {"a": (9.0,), "c": (8.0,), OTHER: (5.0,)}, "a begins again at 0"
 
 
 def test_equally_busy_namespaces_keep_their_series() -> None:
-    ledger = NamespaceLedger(2)
+    table = NamespaceSeries(2)
     counters = dict.fromkeys(PATHS, (0.0,))
-    first = ledger.update(counters, 0.0)
-    assert all(ledger.update(dict(reversed(counters.items())), float(t)) == first for t in range(5))
+    first = table.update(counters, 0.0)
+    assert all(table.update(dict(reversed(counters.items())), float(t)) == first for t in range(5))
 
 
 def test_a_namespace_that_was_deleted_and_created_again_counts_from_0() -> None:
-    ledger = NamespaceLedger(2)
-    ledger.update({"a": (5.0, 3.0)}, 0.0)
-    assert ledger.update({"a": (2.0, 1.0)}, 1.0) == {"a": (7.0, 4.0)}
+    table = NamespaceSeries(2)
+    table.update({"a": (5.0, 3.0)}, 0.0)
+    assert table.update({"a": (2.0, 1.0)}, 1.0) == {"a": (7.0, 4.0)}

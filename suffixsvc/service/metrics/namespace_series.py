@@ -1,6 +1,6 @@
 """Counters of namespaces with a bounded number of series: those of the busiest, and one for all others.
 
-Which namespaces are the busiest changes, and a counter must not fall. The ledger adds what a namespace
+Which namespaces are the busiest changes, and a counter must not fall. The table adds what a namespace
 counted since the last reading to the series that it belongs to now:
 
     counters of a namespace ──difference──> its own series     while it is one of the busiest
@@ -39,7 +39,7 @@ class _Seen:
     score: float = 0.0
 
 
-class NamespaceLedger:
+class NamespaceSeries:
     """Assigns the counters of namespaces to series. Thread-safe.
 
     Args:
