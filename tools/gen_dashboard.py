@@ -212,9 +212,9 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ((one("follower_live_queued_bytes", "follower_id, description"), "{{description}}"),),
             ),
             Panel(
-                "Tokens that wait for the service",
+                "Tokens not acknowledged",
                 "short",
-                ((one("follower_unsent_tokens", "follower_id, description"), "{{description}}"),),
+                ((one("follower_unacknowledged_tokens", "follower_id, description"), "{{description}}"),),
             ),
         ),
     ),

@@ -157,7 +157,7 @@ class FollowerParts(ClosedOnExit):
         position = self.applier.applied
         if position is not None and self.connection.state is FollowState.FOLLOWING:
             report = self._reports.next(position, last=last)
-            report.unsent_tokens = self.uplink.unsent_tokens
+            report.unacknowledged_tokens = self.uplink.unacknowledged_tokens
             self.connection.send(pb.WatchRequest(report=report))
 
     def close(self) -> None:

@@ -57,18 +57,18 @@ class UnfollowNamespace(_message.Message):
     def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class FollowerReport(_message.Message):
-    __slots__ = ("applied", "held_bytes", "mapped_bytes", "used", "unsent_tokens")
+    __slots__ = ("applied", "held_bytes", "mapped_bytes", "used", "unacknowledged_tokens")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
     USED_FIELD_NUMBER: _ClassVar[int]
-    UNSENT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    UNACKNOWLEDGED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     applied: LogPosition
     held_bytes: int
     mapped_bytes: int
     used: _containers.RepeatedCompositeFieldContainer[NamespaceUse]
-    unsent_tokens: int
-    def __init__(self, applied: _Optional[_Union[LogPosition, _Mapping]] = ..., held_bytes: _Optional[int] = ..., mapped_bytes: _Optional[int] = ..., used: _Optional[_Iterable[_Union[NamespaceUse, _Mapping]]] = ..., unsent_tokens: _Optional[int] = ...) -> None: ...
+    unacknowledged_tokens: int
+    def __init__(self, applied: _Optional[_Union[LogPosition, _Mapping]] = ..., held_bytes: _Optional[int] = ..., mapped_bytes: _Optional[int] = ..., used: _Optional[_Iterable[_Union[NamespaceUse, _Mapping]]] = ..., unacknowledged_tokens: _Optional[int] = ...) -> None: ...
 
 class NamespaceUse(_message.Message):
     __slots__ = ("namespace", "output_ids", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "learned", "num_session_drafts", "num_namespace_drafts", "num_session_draft_tokens", "num_namespace_draft_tokens", "num_session_accepted_tokens", "num_namespace_accepted_tokens", "num_no_context", "num_not_worth_cost", "num_over_limit", "expected_tokens", "verify_steps", "avoided_seconds", "verify_seconds")
@@ -319,7 +319,7 @@ class FollowerName(_message.Message):
     def __init__(self, follower_id: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class FollowerStats(_message.Message):
-    __slots__ = ("follower_id", "description", "namespaces", "connected", "applied_lsn", "lag", "silent_seconds", "held_bytes", "mapped_bytes", "live_lost", "live_queued_bytes", "unsent_tokens")
+    __slots__ = ("follower_id", "description", "namespaces", "connected", "applied_lsn", "lag", "silent_seconds", "held_bytes", "mapped_bytes", "live_lost", "live_queued_bytes", "unacknowledged_tokens")
     FOLLOWER_ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
@@ -331,7 +331,7 @@ class FollowerStats(_message.Message):
     MAPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
     LIVE_LOST_FIELD_NUMBER: _ClassVar[int]
     LIVE_QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
-    UNSENT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    UNACKNOWLEDGED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     follower_id: str
     description: str
     namespaces: _containers.RepeatedScalarFieldContainer[str]
@@ -343,5 +343,5 @@ class FollowerStats(_message.Message):
     mapped_bytes: int
     live_lost: int
     live_queued_bytes: int
-    unsent_tokens: int
-    def __init__(self, follower_id: _Optional[str] = ..., description: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., connected: bool = ..., applied_lsn: _Optional[int] = ..., lag: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., held_bytes: _Optional[int] = ..., mapped_bytes: _Optional[int] = ..., live_lost: _Optional[int] = ..., live_queued_bytes: _Optional[int] = ..., unsent_tokens: _Optional[int] = ...) -> None: ...
+    unacknowledged_tokens: int
+    def __init__(self, follower_id: _Optional[str] = ..., description: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., connected: bool = ..., applied_lsn: _Optional[int] = ..., lag: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., held_bytes: _Optional[int] = ..., mapped_bytes: _Optional[int] = ..., live_lost: _Optional[int] = ..., live_queued_bytes: _Optional[int] = ..., unacknowledged_tokens: _Optional[int] = ...) -> None: ...

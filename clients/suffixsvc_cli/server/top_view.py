@@ -113,7 +113,7 @@ def _followers(shown: Sequence[FollowerStats], total: int, width: int) -> Table:
         [
             ("lag", 0, lambda each: f"{each.lag:,}"),
             ("silent", 0, lambda each: f"{each.silent_seconds:.0f} s" if each.connected else "gone"),
-            ("unsent", _MEDIUM, lambda each: f"{each.unsent_tokens:,}"),
+            ("unconfirmed", _MEDIUM, lambda each: f"{each.unacknowledged_tokens:,}"),
             ("namespaces", _WIDE, lambda each: f"{len(each.namespaces):,}"),
             ("memory", _WIDE, lambda each: decimal(each.held_bytes)),
         ],

@@ -76,8 +76,8 @@ class FollowerStats:
     live_lost: int
     #: bytes of live text that wait to be sent to it
     live_queued_bytes: int
-    #: tokens of its sessions that wait to be sent to the service, as it reported
-    unsent_tokens: int
+    #: tokens of its sessions that the service had not acknowledged when it reported
+    unacknowledged_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

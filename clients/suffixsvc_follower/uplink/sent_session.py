@@ -44,9 +44,9 @@ class SentSession:
         return len(self._native) != self._recorded
 
     @property
-    def unsent(self) -> int:
-        """Number of tokens that are not sent."""
-        return len(self._native) - self._recorded + self.remote.verbs.state.unsent
+    def unacknowledged(self) -> int:
+        """Number of tokens that the service has not acknowledged."""
+        return max(0, len(self._native) - self._recorded) + self.remote.verbs.state.unacknowledged
 
     @property
     def arrived(self) -> bool:

@@ -124,12 +124,12 @@ class Uplink(ClosedOnExit):
             return not (self._sessions or self.abandoned or len(self._unsent))
 
     @property
-    def unsent_tokens(self) -> int:
-        """Tokens of sessions that are not sent, and those of sessions whose close the service has not
-        answered."""
+    def unacknowledged_tokens(self) -> int:
+        """Tokens of sessions that the service has not acknowledged, and all of those sessions whose close it
+        has not answered."""
         with self._lock:
             sessions = list(self._sessions)
-        return sum(session.unsent for session in sessions) + self._unsent.tokens
+        return sum(session.unacknowledged for session in sessions) + self._unsent.tokens
 
     def close(self, seconds: float = 0.0) -> None:
         """Wait for the closes that were begun, at most so long, and end the threads. Idempotent.

@@ -38,7 +38,7 @@ class Follower:
         left_at: time of its end; None while it is connected.
         held_bytes, mapped_bytes: as it reported them.
         live_lost: times that its live text was dropped.
-        unsent_tokens: of its sessions, as it reported.
+        unacknowledged_tokens: of its sessions, as it reported.
         live_queued: returns the bytes of live text that wait to be sent to it.
     """
 
@@ -53,7 +53,7 @@ class Follower:
     held_bytes: int = 0
     mapped_bytes: int = 0
     live_lost: int = 0
-    unsent_tokens: int = 0
+    unacknowledged_tokens: int = 0
     live_queued: Callable[[], int] = _nothing
 
     def may_hold(self, path: str) -> bool:
@@ -74,7 +74,7 @@ class FollowerState:
     mapped_bytes: int
     live_lost: int
     live_queued_bytes: int
-    unsent_tokens: int
+    unacknowledged_tokens: int
 
 
 class FollowerRegistry:
@@ -141,7 +141,7 @@ class FollowerRegistry:
         applied: OutputId,
         held_bytes: int,
         mapped_bytes: int,
-        unsent_tokens: int = 0,
+        unacknowledged_tokens: int = 0,
     ) -> None:
         """Record a follower's report."""
         with self._changed:
@@ -149,7 +149,7 @@ class FollowerRegistry:
             follower.carried = frozenset()
             follower.applied = max(follower.applied, applied)
             follower.held_bytes, follower.mapped_bytes = held_bytes, mapped_bytes
-            follower.unsent_tokens = unsent_tokens
+            follower.unacknowledged_tokens = unacknowledged_tokens
             self._changed.notify_all()
 
     def count_lost(self, follower: Follower) -> None:
@@ -176,7 +176,7 @@ class FollowerRegistry:
                     each.mapped_bytes,
                     each.live_lost,
                     each.live_queued(),
-                    each.unsent_tokens,
+                    each.unacknowledged_tokens,
                 )
                 for _, each in sorted(self._followers.items())
                 if not path or each.may_hold(path)

@@ -182,7 +182,7 @@ class FollowerService:
                 mapped_bytes=state.mapped_bytes,
                 live_lost=state.live_lost,
                 live_queued_bytes=state.live_queued_bytes,
-                unsent_tokens=state.unsent_tokens,
+                unacknowledged_tokens=state.unacknowledged_tokens,
             )
             for state in states
         ]

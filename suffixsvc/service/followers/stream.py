@@ -196,7 +196,7 @@ class FollowerStream:
         known = applied.node_id == horizon.node_id and applied.lsn <= horizon.lsn
         lsn = applied.lsn if known else 0
         self._registry.report(
-            self.follower, lsn, report.held_bytes, report.mapped_bytes, report.unsent_tokens
+            self.follower, lsn, report.held_bytes, report.mapped_bytes, report.unacknowledged_tokens
         )
         for path, output_ids, counts, learned in uses:
             if path not in self.follower.namespaces:

@@ -125,8 +125,12 @@ FOLLOWER_GAUGES: Final = (
         "live_queued_bytes",
     ),
     Reading(
-        Metric("follower_unsent_tokens", "Tokens that it has not sent to the service.", FOLLOWER_LABELS),
-        "unsent_tokens",
+        Metric(
+            "follower_unacknowledged_tokens",
+            "Tokens of its sessions that the service has not acknowledged.",
+            FOLLOWER_LABELS,
+        ),
+        "unacknowledged_tokens",
     ),
 )
 
