@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from prometheus_client.metrics_core import Metric
-from test_service_metrics import Scrape, address_of
 
 from suffixsvc_client import ClientConfig
 from suffixsvc_follower import FollowerConfig, connect
+from support.scraping import Scrape, address_of
 from support.serving import ServeProcess, eventually, socket_dir
 
 ROOT = Path(__file__).parents[2]

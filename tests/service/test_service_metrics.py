@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import ListenError
@@ -21,6 +19,7 @@ from suffixsvc.service.metrics.collector import service_registry
 from suffixsvc.service.metrics.http_server import MetricsServer, metrics_address
 from suffixsvc.service.metrics.namespace_series import OTHER
 from suffixsvc_client import ClientConfig, SuffixClient
+from support.scraping import Scrape, address_of, request
 from support.serving import PATIENCE_S, ServeProcess, eventually, socket_dir
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
@@ -31,46 +30,6 @@ TEXT = list(range(100, 160))
 def folder() -> Iterator[Path]:
     with socket_dir() as folder:
         yield folder
-
-
-def request(address: str, method: str = "GET", path: str = "/metrics") -> tuple[int, str, dict[str, str]]:
-    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
-    try:
-        connection.request(method, path)
-        reply = connection.getresponse()
-        return reply.status, reply.read().decode(), dict(reply.getheaders())
-    finally:
-        connection.close()
-
-
-class Scrape:
-    """The samples of a scrape."""
-
-    def __init__(self, address: str) -> None:
-        status, text, headers = request(address)
-        assert status == 200
-        assert headers["Content-Type"].startswith("text/plain")
-        self.families = list(text_string_to_metric_families(text))
-        self.samples = [sample for family in self.families for sample in family.samples]
-
-    def __call__(self, name: str, **labels: str) -> float:
-        """The sum of the samples with these labels."""
-        found = [
-            each.value
-            for each in self.samples
-            if each.name == f"suffixsvc_{name}" and labels.items() <= each.labels.items()
-        ]
-        assert found, (name, labels)
-        return sum(found)
-
-    def values(self, label: str) -> set[str]:
-        return {each.labels[label] for each in self.samples if label in each.labels}
-
-
-def address_of(serve: ServeProcess) -> str:
-    found = re.fullmatch(r"http://(.+)/metrics", serve.ready["metrics"])
-    assert found
-    return found[1]
 
 
 def test_metrics_of_a_service(folder: Path) -> None:
