@@ -190,6 +190,7 @@ class StoreStats:
     expiry_grace_seconds: float = 0.0  #: remainder of the grace period of :mod:`suffixsvc.clock`
     reopened: int = 0  #: times that the file was opened again after an I/O error
     defects: int = 0  #: unexpected exceptions in the store's thread; each is logged
+    queued: int = 0  #: operations that wait for the store's thread
 
 
 class DraftSource(enum.IntEnum):

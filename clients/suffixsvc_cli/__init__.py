@@ -75,6 +75,7 @@ VERBS: Final[dict[str, Verb]] = {
     "stats": Verb(".server.stats", "Show contents and counters of a service or a data folder."),
     "token": Verb(".server.token", "Create, revoke and list tokens of principals."),
     "policy": Verb(".server.policy", "Check policy files and explain what they permit."),
+    "top": Verb(".server.top", "Watch a running service: rates, namespaces, followers, background tasks."),
     "models": Verb(".models.models", "List, download and locate models."),
     "version": Verb(".base.version", "Print the version."),
 }

@@ -94,6 +94,7 @@ class AsyncSuffixClient(ClientHandle[AsyncRunner]):
     post_many = _awaited(ClientVerbs.post_many)
     flush_many = _awaited(ClientVerbs.flush_many)
     namespaces = _awaited(ClientVerbs.namespaces)
+    namespace_summaries = _awaited(ClientVerbs.namespace_summaries)
     delete_namespace = _awaited(ClientVerbs.delete_namespace)
     stats = _awaited(ClientVerbs.stats)
     server_info = _awaited(ClientVerbs.server_info)

@@ -119,6 +119,7 @@ class SuffixClient(ClosedOnExit, ClientHandle[BlockingRunner]):
     post_many = _blocking(ClientVerbs.post_many)
     flush_many = _blocking(ClientVerbs.flush_many)
     namespaces = _blocking(ClientVerbs.namespaces)
+    namespace_summaries = _blocking(ClientVerbs.namespace_summaries)
     delete_namespace = _blocking(ClientVerbs.delete_namespace)
     stats = _blocking(ClientVerbs.stats)
     server_info = _blocking(ClientVerbs.server_info)

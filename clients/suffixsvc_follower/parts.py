@@ -158,7 +158,9 @@ class FollowerParts(ClosedOnExit):
     def _report(self, *, last: bool = False) -> None:
         position = self.applier.applied
         if position is not None and self.connection.state is FollowState.FOLLOWING:
-            self.connection.send(pb.WatchRequest(report=self._reports.next(position, last=last)))
+            report = self._reports.next(position, last=last)
+            report.unacknowledged_tokens = self.uplink.unacknowledged_tokens
+            self.connection.send(pb.WatchRequest(report=report))
 
     def close(self) -> None:
         """Send what is being closed, and end the threads. Idempotent."""

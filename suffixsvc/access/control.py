@@ -7,12 +7,14 @@ away, end calls in progress: :meth:`AccessControl.refresh` reports changes to it
 from __future__ import annotations
 
 import enum
+import ipaddress
 import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
+from urllib.parse import unquote
 
 import structlog
 
@@ -221,6 +223,35 @@ class AccessControl:
     def access_policy(self) -> AccessPolicy:
         """Who may do what, as the policy file says."""
         return self._policy.access
+
+
+def bearer_token(header: str | bytes) -> str:
+    """The token in an authorization header. UnauthenticatedError: it has another form."""
+    text = header if isinstance(header, str) else header.decode(errors="replace")
+    scheme, _, token = text.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise UnauthenticatedError(
+            "the authorization header must hold a bearer token", expected="'Bearer TOKEN'", got="another form"
+        )
+    return token.strip()
+
+
+def peer_of(name: str) -> Peer:
+    """Where a call came from, by gRPC's name of its peer."""
+    kind, _, address = name.partition(":")
+    if kind == "unix":
+        return Peer.OWN_USER
+    return peer_at(unquote(address.rpartition(":")[0]).strip("[]"))
+
+
+def peer_at(host: str) -> Peer:
+    """Where a connection from an IP address came from."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return Peer.NETWORK
+    mapped = getattr(found, "ipv4_mapped", None)
+    return Peer.LOOPBACK if (mapped or found).is_loopback else Peer.NETWORK
 
 
 def _signature(path: Path | None) -> _Signature:

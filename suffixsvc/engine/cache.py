@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from suffixsvc import store as stores
 from suffixsvc.config import Limits, validate_namespace
@@ -22,6 +23,7 @@ from suffixsvc.engine.sealing.maintenance import Maintenance
 from suffixsvc.engine.sealing.sealer import Sealer
 from suffixsvc.errors import InvalidConfigError, SuffixError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex, NamespaceStats
+from suffixsvc.index.output_use import OutputUse
 from suffixsvc.policies import Policies
 from suffixsvc.runtime.background import TaskStats
 from suffixsvc.runtime.closing import ClosedOnExit
@@ -297,18 +299,20 @@ class SuffixCache(ClosedOnExit):
 
     # --------------------------------------------------------------------------------- state and checks
 
-    def stats(self) -> CacheStats:
+    def stats(self, namespaces: Mapping[str, NamespaceStats] | None = None) -> CacheStats:
         """Sums over all namespaces, and the bytes and last LSN of the store.
+
+        Args:
+            namespaces: what :meth:`namespace_stats` has just returned; None: it is called.
 
         Raises:
             SessionClosedError: the cache is closed.
         """
+        namespaces = self.namespace_stats() if namespaces is None else namespaces
         with self._parts.close_guard.while_open():
-            self._parts.sessions.reap_abandoned()
             store = self._parts.store.stats()
-            sums = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
-            for index in self._parts.catalog.values():
-                stats = index.stats()
+            sums: dict[str, Any] = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
+            for stats in namespaces.values():
                 for name in sums:
                     sums[name] += getattr(stats, name)
             sums["limit_bytes"] = self._parts.quotas.usage.limit
@@ -322,8 +326,24 @@ class SuffixCache(ClosedOnExit):
                 expiry_grace_seconds=store.expiry_grace_seconds,
                 store_reopened=store.reopened,
                 store_defects=store.defects,
+                store_queue=store.queued,
                 **sums,
             )
+
+    def namespace_stats(self) -> dict[str, NamespaceStats]:
+        """Statistics of every namespace, by path.
+
+        Raises:
+            SessionClosedError: the cache is closed.
+        """
+        with self._parts.close_guard.while_open():
+            self._parts.sessions.reap_abandoned()
+            return {index.path: index.stats() for index in self._parts.catalog.values()}
+
+    @property
+    def output_use(self) -> OutputUse:
+        """How old outputs are when they are drafted from, and how long unused when they are evicted."""
+        return self._parts.catalog.use
 
     def background_tasks(self) -> dict[str, TaskStats]:
         """Statistics of the background threads, by name."""

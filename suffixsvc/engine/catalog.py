@@ -27,6 +27,7 @@ from suffixsvc.errors import (
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.engine_state import Quota
 from suffixsvc.index.lru_index import LruIndex
+from suffixsvc.index.output_use import OutputUse
 from suffixsvc.policies import Policies
 from suffixsvc.runtime.signal_guard import AtomicCondition
 from suffixsvc.store.base import Store
@@ -63,6 +64,8 @@ class Catalog:
         self._starting_weights = starting_weights
         #: told when a session of any namespace has written tokens
         self.written = WriteSignal()
+        #: of the outputs of all namespaces, also of those that were deleted
+        self.use = OutputUse(lambda: store.last_lsn)
         self._lock = AtomicCondition()
         self._strong: dict[str, NamespaceIndex] = {}
         self._weak: weakref.WeakValueDictionary[str, NamespaceIndex] = weakref.WeakValueDictionary()
@@ -167,6 +170,7 @@ class Catalog:
             lru=LruIndex(complete=is_new),
             quota=Quota(self._policies.of(path), self._limits.max_cache_bytes < NO_LIMIT_BYTES),
             written=self.written,
+            use=self.use,
         )
         self._weak[path] = index
         return index

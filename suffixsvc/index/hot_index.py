@@ -15,9 +15,11 @@ from suffixsvc.core import Index, StepCounters, WriteSignal, new_learner
 from suffixsvc.errors import IndexCorruptError, unknown_namespace
 from suffixsvc.index.engine_state import MaintenanceState, Quota
 from suffixsvc.index.lru_index import LruIndex
-from suffixsvc.index.namespace_stats import ReportedCounts
+from suffixsvc.index.namespace_stats import StepCounts
+from suffixsvc.index.output_use import OutputUse
 from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
+from suffixsvc.index.writer_ids import WriterIds
 from suffixsvc.types import NewOutput, StoredOutput, TokenArray
 from suffixsvc.values import as_int
 
@@ -56,6 +58,7 @@ class HotIndex:
         lru: records which outputs were drafted from; None where outputs are never evicted.
         quota: limits of the namespace; None: there are none.
         written: is told when sessions have written tokens.
+        use: counts the use of outputs; None: it is not counted.
 
     Attributes:
         move_lock: held while outputs change their location; its holder sees each output exactly once.
@@ -71,6 +74,7 @@ class HotIndex:
         lru: LruIndex | None = None,
         quota: Quota | None = None,
         written: WriteSignal | None = None,
+        use: OutputUse | None = None,
     ) -> None:
         self.path = path
         # maintained by the engine's Catalog:
@@ -80,6 +84,9 @@ class HotIndex:
         self.writes = 0  #: writes in flight
         self.untagged_writes = 0  #: of these, writes that would create the namespace without a tokenizer
         self.lru = lru
+        self.use = use
+        #: outputs of the texts in the native index
+        self.writers = WriterIds()
         #: maintained by the engine's QuotaManager
         self.quota = Quota() if quota is None else quota
         #: maintained by the engine's Maintenance and Sealer
@@ -89,7 +96,7 @@ class HotIndex:
         #: counters of the steps of this namespace's sessions
         self.counters = StepCounters(written)
         #: counters of its followers, which draft by themselves
-        self._reported = ReportedCounts()
+        self._reported = StepCounts()
         self._now_us = now_us
         self.move_lock = threading.Lock()
         self._lock = threading.RLock()
@@ -176,10 +183,14 @@ class HotIndex:
         with self._lock:
             self._evicted += outputs
 
-    def add_reported(self, counts: ReportedCounts) -> None:
+    def add_reported(self, counts: StepCounts) -> None:
         """Add to the counters of followers."""
         with self._lock:
-            self._reported = ReportedCounts(*map(sum, zip(self._reported, counts, strict=True)))
+            self._reported = self._reported.plus(counts)
+
+    def step_counts(self) -> StepCounts:
+        """Counters of the steps of this namespace's sessions, those of followers included."""
+        return StepCounts.of(self.counters).plus(self._reported)
 
     def count_refused(self) -> bool:
         """Count a session's output that did not fit; returns whether to log it: once a minute."""

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.runtime.background import PeriodicTask
+from suffixsvc.runtime.log_output import dropped_lines
 from suffixsvc.service.followers.service import LEASE_SECONDS, FollowerService
 from suffixsvc.service.messages import converters
 from suffixsvc.service.messages.converters import shared_fields
@@ -279,12 +280,21 @@ class Handlers:
             if below and caller.may_see(record.path):
                 stats = self._cache.namespace(record.path).stats()
                 reply.namespaces.add(
-                    path=record.path, tokenizer=record.tokenizer, outputs=stats.outputs, tokens=stats.tokens
+                    path=record.path, tokenizer=record.tokenizer, **shared_fields(pb.NamespaceInfo, stats)
                 )
         return reply
 
-    def get_stats(self, request: pb.GetStatsRequest, caller: Caller) -> pb.GetStatsReply:
-        """Statistics of one namespace, or of the whole service if none is named."""
+    def get_stats(
+        self,
+        request: pb.GetStatsRequest,
+        caller: Caller,
+        namespaces: Mapping[str, NamespaceStats] | None = None,
+    ) -> pb.GetStatsReply:
+        """Statistics of one namespace, or of the whole service if none is named.
+
+        Args:
+            namespaces: see ``SuffixCache.stats``.
+        """
         if request.namespace:
             caller.require(Right.READ, request.namespace)
             self._require_namespace(request.namespace)
@@ -295,11 +305,13 @@ class Handlers:
                     reply.ClearField(shared)
             return reply
         caller.require_everywhere(Right.ADMIN, "statistics of the whole service")
-        reply = _stats_reply(self._cache.stats())
+        reply = _stats_reply(self._cache.stats(namespaces))
         reply.followers.extend(self.followers.stats("", caller))
         reply.unkept_sessions = len(self.sessions.failed_closes)
         reply.lost_sessions = self.sessions.failed_closes.lost
         reply.store_failing = self._cache.durability() is not None
+        reply.live_lost = self.followers.registry.live_lost
+        reply.dropped_log_lines = dropped_lines()
         tasks = {task.name: task.stats() for task in self.background_tasks} | self._cache.background_tasks()
         reply.background_tasks.extend(converters.task_to_proto(*task) for task in tasks.items())
         return reply
@@ -356,5 +368,5 @@ def _batch_reply(steps: Sequence[pb.StepRequest], answers: Iterable[bytes | Exce
 def _stats_reply(stats: CacheStats | NamespaceStats) -> pb.GetStatsReply:
     """The fields that reply and engine record share; the others stay 0."""
     shared = shared_fields(pb.GetStatsReply, stats)
-    counts: dict[str, Any] = {name: int(value) for name, value in shared.items()}
-    return pb.GetStatsReply(**counts)
+    shared["expiry_grace_seconds"] = int(shared.get("expiry_grace_seconds", 0))
+    return pb.GetStatsReply(**shared)

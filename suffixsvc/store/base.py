@@ -311,6 +311,11 @@ class Store(LogReading, Manifests, ABC):
         when the disk answers again. It retries periodically and with every write.
         """
 
+    @property
+    def last_lsn(self) -> OutputId:
+        """The last LSN of the log; also after a failure or the close."""
+        return self._log.snapshot.counters.last_lsn
+
     def stats(self) -> StoreStats:
         """Counts and sizes of the store."""
         self._log.require_usable()

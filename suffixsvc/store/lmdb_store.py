@@ -226,7 +226,10 @@ class LmdbStore(Store):
 
     def stats(self) -> StoreStats:
         """Counts and sizes of the store, and counts of recoveries."""
-        return replace(super().stats(), reopened=self._thread.reopened, defects=self._thread.defects)
+        thread = self._thread
+        return replace(
+            super().stats(), reopened=thread.reopened, defects=thread.defects, queued=thread.queued
+        )
 
     def check(self) -> None:
         """Verify every page, then every record; StoreCorruptError. Writes wait for the first part."""

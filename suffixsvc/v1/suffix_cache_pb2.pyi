@@ -372,16 +372,28 @@ class ListNamespacesReply(_message.Message):
     def __init__(self, namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ...) -> None: ...
 
 class NamespaceInfo(_message.Message):
-    __slots__ = ("path", "tokenizer", "outputs", "tokens")
+    __slots__ = ("path", "tokenizer", "outputs", "tokens", "sessions", "held_bytes", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens")
     PATH_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     path: str
     tokenizer: str
     outputs: int
     tokens: int
-    def __init__(self, path: _Optional[str] = ..., tokenizer: _Optional[str] = ..., outputs: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
+    sessions: int
+    held_bytes: int
+    num_steps: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    def __init__(self, path: _Optional[str] = ..., tokenizer: _Optional[str] = ..., outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., held_bytes: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ("namespace",)
@@ -390,7 +402,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class GetStatsReply(_message.Message):
-    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks", "store_reopened", "store_defects", "followers")
+    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "num_session_drafts", "num_namespace_drafts", "num_session_draft_tokens", "num_namespace_draft_tokens", "num_session_accepted_tokens", "num_namespace_accepted_tokens", "num_no_context", "num_not_worth_cost", "num_over_limit", "expected_tokens", "verify_steps", "avoided_seconds", "verify_seconds", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks", "store_reopened", "store_defects", "followers", "store_queue", "live_lost", "dropped_log_lines")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -410,6 +422,19 @@ class GetStatsReply(_message.Message):
     SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     HOT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSION_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NAMESPACE_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSION_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NAMESPACE_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSION_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NAMESPACE_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NO_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    NUM_NOT_WORTH_COST_FIELD_NUMBER: _ClassVar[int]
+    NUM_OVER_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    AVOIDED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     EXPIRY_GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UNKEPT_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     LOST_SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +443,9 @@ class GetStatsReply(_message.Message):
     STORE_REOPENED_FIELD_NUMBER: _ClassVar[int]
     STORE_DEFECTS_FIELD_NUMBER: _ClassVar[int]
     FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    STORE_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    LIVE_LOST_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_LOG_LINES_FIELD_NUMBER: _ClassVar[int]
     outputs: int
     tokens: int
     sessions: int
@@ -437,6 +465,19 @@ class GetStatsReply(_message.Message):
     segment_bytes: int
     hot_tokens: int
     session_bytes: int
+    num_session_drafts: int
+    num_namespace_drafts: int
+    num_session_draft_tokens: int
+    num_namespace_draft_tokens: int
+    num_session_accepted_tokens: int
+    num_namespace_accepted_tokens: int
+    num_no_context: int
+    num_not_worth_cost: int
+    num_over_limit: int
+    expected_tokens: float
+    verify_steps: float
+    avoided_seconds: float
+    verify_seconds: float
     expiry_grace_seconds: int
     unkept_sessions: int
     lost_sessions: int
@@ -445,7 +486,10 @@ class GetStatsReply(_message.Message):
     store_reopened: int
     store_defects: int
     followers: _containers.RepeatedCompositeFieldContainer[_watch_pb2.FollowerStats]
-    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ...) -> None: ...
+    store_queue: int
+    live_lost: int
+    dropped_log_lines: int
+    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., num_session_drafts: _Optional[int] = ..., num_namespace_drafts: _Optional[int] = ..., num_session_draft_tokens: _Optional[int] = ..., num_namespace_draft_tokens: _Optional[int] = ..., num_session_accepted_tokens: _Optional[int] = ..., num_namespace_accepted_tokens: _Optional[int] = ..., num_no_context: _Optional[int] = ..., num_not_worth_cost: _Optional[int] = ..., num_over_limit: _Optional[int] = ..., expected_tokens: _Optional[float] = ..., verify_steps: _Optional[float] = ..., avoided_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ..., store_queue: _Optional[int] = ..., live_lost: _Optional[int] = ..., dropped_log_lines: _Optional[int] = ...) -> None: ...
 
 class BackgroundTask(_message.Message):
     __slots__ = ("name", "runs", "failures", "failures_in_a_row", "last_success", "last_error", "alive")

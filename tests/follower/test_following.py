@@ -202,8 +202,13 @@ def test_use_reaches_the_service(cache: SuffixCache, follow: Connect) -> None:
         session.step(TEXT[4:8], max_draft_tokens=3)
     eventually(lambda: namespace.stats().num_steps == 2, "steps are counted")
     stats = namespace.stats()
-    assert stats.num_drafts == 2
-    assert stats.num_accepted_tokens == 3
+    assert stats.num_drafts == stats.num_namespace_drafts == 2
+    assert stats.num_accepted_tokens == stats.num_namespace_accepted_tokens == 3
+    assert stats.verify_steps == pytest.approx(0.02 * 3, abs=1e-5)
+    assert 0 < stats.expected_tokens <= stats.num_draft_tokens
+    with follower.namespace(PATH).open_session([1]) as session:
+        session.step([1_000_000])
+    eventually(lambda: namespace.stats().num_no_context == 1, "the reason of an empty draft is reported")
 
 
 def test_idle_namespaces_are_dropped(cache: SuffixCache, address: str) -> None:

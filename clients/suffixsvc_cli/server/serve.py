@@ -99,6 +99,16 @@ class ServeOptions:
         min=0,
         help="Maximum followers, processes that keep a copy of namespaces and draft by themselves; 0 = none.",
     )
+    metrics: str | None = option(
+        None,
+        metavar="HOST:PORT",
+        help="Serve metrics for Prometheus at http://HOST:PORT/metrics (docs/metrics.md).",
+    )
+    metrics_namespaces: int = option(
+        200,
+        min=1,
+        help="Namespaces with metrics of their own: the busiest. The others are summed.",
+    )
     session_idle_seconds: float | None = option(
         None,
         help="Seconds after which an idle session is committed as incomplete and closed.",
@@ -170,6 +180,8 @@ def serve(options: ServeOptions, config: ConfigFile = None) -> None:
             max_followers=options.max_followers,
             limits=options.limits(),
             migrate=options.migrate,
+            metrics=options.metrics,
+            metrics_namespaces=options.metrics_namespaces,
             preload=_preload(options.preload),
         )
     )

@@ -218,6 +218,11 @@ class SessionState:
         return len(self._tokens) - self._sent
 
     @property
+    def unacknowledged(self) -> int:
+        """Number of tokens that the service has not acknowledged."""
+        return max(0, len(self._tokens) - self._acked)
+
+    @property
     def acknowledged(self) -> bool:
         """Whether the service has acknowledged all tokens."""
         return self._acked == len(self._tokens)

@@ -29,9 +29,11 @@ from suffixsvc_client.protocol import bulk
 from suffixsvc_client.protocol.effects import Call, Procedure
 from suffixsvc_client.protocol.procedures import Procedures
 from suffixsvc_client.protocol.replies import (
+    NamespaceSummary,
     ServerInfo,
     ServiceStats,
     deletion_receipt,
+    namespace_summaries,
     server_info,
     service_stats,
 )
@@ -298,6 +300,14 @@ class ClientVerbs:
         """
         reply = yield self.procedures.call(pb.ListNamespacesRequest(prefix=prefix))
         return [NamespaceRecord(info.path, info.tokenizer) for info in reply.namespaces]
+
+    def namespace_summaries(self, prefix: str = "") -> Procedure[list[NamespaceSummary]]:
+        """As :meth:`namespaces`, with contents and counters of each.
+
+        Raises:
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``.
+        """
+        return namespace_summaries((yield self.procedures.call(pb.ListNamespacesRequest(prefix=prefix))))
 
     def delete_namespace(self, path: str, *, force: bool = False) -> Procedure[DeletedOutputs]:
         """Delete a namespace with everything in it.

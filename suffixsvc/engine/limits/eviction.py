@@ -134,7 +134,10 @@ class Evictor:
     def _evict(self, index: NamespaceIndex, lru: LruIndex, outputs: Sequence[OutputId]) -> int:
         ids = " ".join(map(str, outputs))
         self._sync_point(f"evict-chosen {ids}")
+        idle = lru.idle_seconds(outputs, self._store.clock.now_us())
         evicted = self._forget(index.path, outputs)
+        if index.use is not None:
+            index.use.idle_seconds.observe(idle)
         lru.remove(outputs)  # all of them: another caller may have deleted some
         self._sync_point(f"evict-done {ids}")
         index.count_evicted(evicted)
@@ -187,10 +190,10 @@ class Evictor:
     # ------------------------------------------------------------------------------------------- persistence
 
     def note_drafts(self, index: NamespaceIndex) -> None:
-        """Record in the LRU order which outputs drafts were taken from."""
+        """Record which outputs drafts were taken from, in the LRU order if there is one."""
         if index.lru is not None and index.quota.evicts:
             self._load_lru(index.path, index.lru)
-            index.note_drafts()
+        index.note_drafts()
 
     def _load_lru(self, path: str, lru: LruIndex) -> None:
         """Add the outputs of earlier processes to an LRU order.

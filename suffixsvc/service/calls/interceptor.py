@@ -21,7 +21,9 @@ from suffixsvc.access.caller import Caller
 from suffixsvc.access.control import AccessControl
 from suffixsvc.access.grpc_calls import LiveCalls, caller_of
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.runtime.request_ids import REQUEST_ID
 from suffixsvc.service.calls.admission import CHECK, MAX_REFLECTIONS, MAX_UPLOADS, Admission, CallPermit
+from suffixsvc.service.calls.call_context import call_context
 from suffixsvc.service.calls.stalls import StalledCalls, TimedMessages
 from suffixsvc.service.messages.elements import SMALL_BYTES
 from suffixsvc.service.messages.errors import as_suffix_error
@@ -124,21 +126,22 @@ class CallInterceptor(grpc.ServerInterceptor):
         Yields:
             The permit, and the arguments that the method has after its context: the caller of one of ours.
         """
-        try:
-            if method.startswith(_HEALTH):  # probes have no identity, and learn a state only
-                with self._admission.acquire(method, context.cancel) as permit:
-                    yield permit, ()
-                return
-            caller = caller_of(context, self._access)
-            with (
-                self._admission.acquire(method, context.cancel) as permit,
-                self.live_calls.registered(context, caller),
-            ):
-                yield permit, (caller,) if method.startswith(_OURS) else ()
-        except grpc.RpcError:
-            raise
-        except Exception as error:
-            _abort(error, method, context)
+        with call_context(method, context) as request_id:
+            try:
+                if method.startswith(_HEALTH):  # probes have no identity, and learn a state only
+                    with self._admission.acquire(method, context.cancel) as permit:
+                        yield permit, ()
+                    return
+                caller = caller_of(context, self._access)
+                with (
+                    self._admission.acquire(method, context.cancel) as permit,
+                    self.live_calls.registered(context, caller),
+                ):
+                    yield permit, (caller,) if method.startswith(_OURS) else ()
+            except grpc.RpcError:
+                raise
+            except Exception as error:
+                _abort(error, method, context, request_id)
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -209,12 +212,12 @@ def _read_small(parse: Callable[[bytes], Any] | None, data: bytes) -> Any:
     return data if parse is None else parse(data)
 
 
-def _abort(error: Exception, method: str, context: grpc.ServicerContext) -> NoReturn:
+def _abort(error: Exception, method: str, context: grpc.ServicerContext, request_id: str) -> NoReturn:
     typed = as_suffix_error(error, method)
     code, status = wire.status_of(typed)
     name = types_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
-    log.info("call refused", method=method, code=name, error=str(typed))
-    context.set_trailing_metadata(
-        ((wire.ERROR_METADATA_KEY, wire.detail_from_error(typed).SerializeToString()),)
-    )
+    # not what was expected and got, which can be tokens
+    log.info("call refused", code=name, error=typed.message)
+    detail = wire.detail_from_error(typed).SerializeToString()
+    context.set_trailing_metadata(((wire.ERROR_METADATA_KEY, detail), (REQUEST_ID, request_id)))
     context.abort(grpc.StatusCode[status], typed.message[:1000])

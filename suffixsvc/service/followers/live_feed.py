@@ -61,6 +61,11 @@ class Subscriber:
         #: live text was dropped: the follower has to begin again
         self.lost = False
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be taken."""
+        return self._bytes
+
     def offer(self, path: str, messages: list[bytes]) -> None:
         """Queue messages of a namespace, or drop all that waits where they are too many."""
         size = sum(map(len, messages))

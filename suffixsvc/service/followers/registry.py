@@ -20,6 +20,10 @@ from suffixsvc.types import DeletionReceipt, FollowerName, OutputId
 _MAX_VANISHED: Final = 256
 
 
+def _nothing() -> int:
+    return 0
+
+
 @dataclass(slots=True, eq=False)
 class Follower:
     """One follower. The registry's lock guards what changes.
@@ -36,6 +40,8 @@ class Follower:
         left_at: time of its end; None while it is connected.
         held_bytes, mapped_bytes: as it reported them.
         live_lost: times that its live text was dropped.
+        unacknowledged_tokens: of its sessions, as it reported.
+        live_queued: returns the bytes of live text that wait to be sent to it.
     """
 
     name: FollowerName
@@ -50,6 +56,8 @@ class Follower:
     held_bytes: int = 0
     mapped_bytes: int = 0
     live_lost: int = 0
+    unacknowledged_tokens: int = 0
+    live_queued: Callable[[], int] = _nothing
 
     def may_hold(self, path: str) -> bool:
         """Whether it may draft from a namespace."""
@@ -69,6 +77,8 @@ class FollowerState:
     held_bytes: int
     mapped_bytes: int
     live_lost: int
+    live_queued_bytes: int
+    unacknowledged_tokens: int
 
 
 class FollowerRegistry:
@@ -86,14 +96,21 @@ class FollowerRegistry:
         self._closed = False
         #: an LSN that a deletion waits for: streams send the position when they have reached it
         self.awaited: OutputId = 0
+        #: times that live text of a follower was dropped, also of those that have gone
+        self.live_lost = 0
 
     # ------------------------------------------------------------------------------------ by the streams
 
     def connect(
-        self, name: FollowerName, caller: Caller, wake: Callable[[], None], replaced: Callable[[], None]
+        self,
+        name: FollowerName,
+        caller: Caller,
+        wake: Callable[[], None],
+        replaced: Callable[[], None],
+        live_queued: Callable[[], int] = _nothing,
     ) -> Follower:
         """Add a follower whose stream begins; an older stream of the same follower is told to end."""
-        follower = Follower(name, caller, wake, replaced, time.monotonic())
+        follower = Follower(name, caller, wake, replaced, time.monotonic(), live_queued=live_queued)
         key = caller.scope + name.follower_id
         with self._changed:
             before = self._followers.pop(key, None)
@@ -109,6 +126,7 @@ class FollowerRegistry:
         """Record the end of a stream."""
         with self._changed:
             follower.left_at = time.monotonic()
+            follower.live_queued = _nothing
             self._forget_vanished()
             self._changed.notify_all()
 
@@ -124,19 +142,28 @@ class FollowerRegistry:
             follower.carried -= {path}
             self._changed.notify_all()
 
-    def report(self, follower: Follower, applied: OutputId, held_bytes: int, mapped_bytes: int) -> None:
+    def report(
+        self,
+        follower: Follower,
+        applied: OutputId,
+        held_bytes: int,
+        mapped_bytes: int,
+        unacknowledged_tokens: int = 0,
+    ) -> None:
         """Record a follower's report."""
         with self._changed:
             follower.reported_at = time.monotonic()
             follower.carried = frozenset()
             follower.applied = max(follower.applied, applied)
             follower.held_bytes, follower.mapped_bytes = held_bytes, mapped_bytes
+            follower.unacknowledged_tokens = unacknowledged_tokens
             self._changed.notify_all()
 
     def count_lost(self, follower: Follower) -> None:
         """Count that a follower's live text was dropped."""
         with self._changed:
             follower.live_lost += 1
+            self.live_lost += 1
 
     # ---------------------------------------------------------------------------------------- by others
 
@@ -156,6 +183,8 @@ class FollowerRegistry:
                     each.held_bytes,
                     each.mapped_bytes,
                     each.live_lost,
+                    each.live_queued(),
+                    each.unacknowledged_tokens,
                 )
                 for _, each in sorted(self._followers.items())
                 if not path or each.may_hold(path)

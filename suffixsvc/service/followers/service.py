@@ -194,6 +194,8 @@ class FollowerService:
                 held_bytes=state.held_bytes,
                 mapped_bytes=state.mapped_bytes,
                 live_lost=state.live_lost,
+                live_queued_bytes=state.live_queued_bytes,
+                unacknowledged_tokens=state.unacknowledged_tokens,
             )
             for state in states
         ]

@@ -19,6 +19,7 @@ from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.errors import InvalidInputError, LimitExceededError, ServiceUnavailableError
 from suffixsvc.log_types import LogPosition
 from suffixsvc.log_wire import position_from_proto
+from suffixsvc.service.calls.call_context import of_this_call
 from suffixsvc.service.followers.live_feed import LiveFeed, Subscriber
 from suffixsvc.service.followers.registry import FollowerRegistry
 from suffixsvc.service.followers.requests import checked_uses, name_of
@@ -89,8 +90,11 @@ class FollowerStream:
         self.caller = caller
         #: rights may have changed since the stream looked at them
         self.rights_changed = False
+        self._about = {**of_this_call(), "follower": self.name.follower_id}
         self.subscriber = Subscriber(self._signal.set, self._live_text_lost, caller.scope + hello.follower_id)
-        self.follower = registry.connect(self.name, caller, self._signal.set, self._replaced)
+        self.follower = registry.connect(
+            self.name, caller, self._signal.set, self._replaced, lambda: self.subscriber.queued_bytes
+        )
 
     # -------------------------------------------------------------------------------------- life cycle
 
@@ -205,7 +209,9 @@ class FollowerStream:
         # a position of another log, or one that was not sent, says nothing
         known = applied.node_id == horizon.node_id and applied.lsn <= horizon.lsn
         lsn = applied.lsn if known else 0
-        self._registry.report(self.follower, lsn, report.held_bytes, report.mapped_bytes)
+        self._registry.report(
+            self.follower, lsn, report.held_bytes, report.mapped_bytes, report.unacknowledged_tokens
+        )
         for path, output_ids, counts, learned in uses:
             if path not in self.follower.namespaces or not self.caller.may(Right.FOLLOW, path):
                 continue
@@ -214,10 +220,10 @@ class FollowerStream:
             if not self._feed.record_use(path, output_ids, counts, lessons):
                 log.warning(
                     "what a follower learned is not merged: it is damaged or of another version",
-                    follower=self.name.follower_id,
                     namespace=path,
+                    **self._about,
                 )
 
     def _live_text_lost(self) -> None:
         self._registry.count_lost(self.follower)
-        log.info("live text dropped: a follower does not keep up", follower=self.name.follower_id)
+        log.info("live text dropped: a follower does not keep up", **self._about)

@@ -21,7 +21,7 @@ _OUTPUT_ELEMENTS: Final = 64
 _STEP_ELEMENTS: Final = 32
 #: namespaces in a report of a follower, and fields of each
 MAX_USES: Final = 1024
-_USE_ELEMENTS: Final = 8
+_USE_ELEMENTS: Final = 24
 USES_REMEDY: Final = "Send the rest with the next report."
 _OPENING: Final = {"reads": MAX_READS, "labels": 16}
 

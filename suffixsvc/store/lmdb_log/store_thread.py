@@ -105,6 +105,11 @@ class StoreThread:
         self.call_between_transactions(lambda: self._add_undo(undo))
 
     @property
+    def queued(self) -> int:
+        """Number of operations that wait."""
+        return len(self._queue)
+
+    @property
     def reopened(self) -> int:
         """Number of times that the file was reopened."""
         return self._committer.times_reopened

@@ -43,6 +43,10 @@ std::vector<Answer> step(StepDispatcher& self, const std::vector<Request>& reque
     return to_answers(released([&] { return self.step(steps, now, scope); }));
 }
 
+double scaled(const StepCounters::Counter& counter, double unit) {
+    return static_cast<double>(counter.load()) * unit;
+}
+
 }  // namespace
 
 void suffixsvc::bind_steps(nb::module_& m) {
@@ -69,10 +73,28 @@ void suffixsvc::bind_steps(nb::module_& m) {
                 self->written = std::move(written);
             },
             "written"_a = nb::none())
-        .def_prop_ro("steps", [](const StepCounters& c) { return c.steps.load(); })
-        .def_prop_ro("drafts", [](const StepCounters& c) { return c.drafts.load(); })
-        .def_prop_ro("drafted", [](const StepCounters& c) { return c.drafted.load(); })
-        .def_prop_ro("accepted", [](const StepCounters& c) { return c.accepted.load(); });
+        // Named as the fields of suffixsvc.index.namespace_stats.StepCounts; those with a unit are floats.
+        .def_prop_ro("num_steps", [](const StepCounters& c) { return c.steps.load(); })
+        .def_prop_ro("num_drafts", [](const StepCounters& c) { return c.drafts.load(); })
+        .def_prop_ro("num_draft_tokens", [](const StepCounters& c) { return c.drafted.load(); })
+        .def_prop_ro("num_accepted_tokens", [](const StepCounters& c) { return c.accepted.load(); })
+        .def_prop_ro("num_session_drafts", [](const StepCounters& c) { return c.drafts_by[0].load(); })
+        .def_prop_ro("num_namespace_drafts", [](const StepCounters& c) { return c.drafts_by[1].load(); })
+        .def_prop_ro("num_session_draft_tokens", [](const StepCounters& c) { return c.drafted_by[0].load(); })
+        .def_prop_ro("num_namespace_draft_tokens",
+                     [](const StepCounters& c) { return c.drafted_by[1].load(); })
+        .def_prop_ro("num_session_accepted_tokens",
+                     [](const StepCounters& c) { return c.accepted_by[0].load(); })
+        .def_prop_ro("num_namespace_accepted_tokens",
+                     [](const StepCounters& c) { return c.accepted_by[1].load(); })
+        .def_prop_ro("num_no_context", [](const StepCounters& c) { return c.no_context.load(); })
+        .def_prop_ro("num_not_worth_cost", [](const StepCounters& c) { return c.not_worth_cost.load(); })
+        .def_prop_ro("num_over_limit", [](const StepCounters& c) { return c.over_limit.load(); })
+        .def_prop_ro("expected_tokens",
+                     [](const StepCounters& c) { return scaled(c.expected_millionths, 1e-6); })
+        .def_prop_ro("verify_steps", [](const StepCounters& c) { return scaled(c.verify_millionths, 1e-6); })
+        .def_prop_ro("avoided_seconds", [](const StepCounters& c) { return scaled(c.avoided_ns, 1e-9); })
+        .def_prop_ro("verify_seconds", [](const StepCounters& c) { return scaled(c.verify_ns, 1e-9); });
 
     nb::class_<Curve>(m, "Curve")
         .def(
