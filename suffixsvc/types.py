@@ -46,6 +46,7 @@ class NewOutput:
         uuid: 16 bytes that identify the output, chosen by its writer; b"": the store generates one. An
             output whose uuid exists in its namespace is not logged again.
         session_id: session that wrote it; "" for bulk loads and sessions without an id.
+        principal: who wrote it: 1 to 128 letters, digits and . _ - @ :, or "" for the operator.
     """
 
     namespace: str
@@ -58,6 +59,7 @@ class NewOutput:
     corpus: bool = False
     uuid: bytes = b""
     session_id: str = ""
+    principal: str = ""
 
 
 class AppendedIds(list[OutputId]):

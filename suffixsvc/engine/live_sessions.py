@@ -83,6 +83,8 @@ class LiveSessions:
         tokenizer: str,
         *,
         private: bool = False,
+        principal: str = "",
+        session_id: str = "",
     ) -> Session:
         """Open a session and bind its tokenizer; see
         :meth:`~suffixsvc.engine.namespace.Namespace.open_session`."""
@@ -110,6 +112,8 @@ class LiveSessions:
                         abandoned=self._abandoned,
                         admit=partial(self._quotas.admit_session, index),
                         private=private,
+                        principal=principal,
+                        session_id=session_id,
                     )
             except BaseException:
                 self._closed(index)

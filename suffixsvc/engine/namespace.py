@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_reads
+from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_principal, validate_reads
 from suffixsvc.core import pack_weights
 from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.catalog import Catalog
@@ -27,6 +27,7 @@ from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.policies import Policy
 from suffixsvc.store.base import Store
+from suffixsvc.store.records.validation import check_session_id
 from suffixsvc.types import Labels, NewOutput, OutputId, TokenArray, TokenIds
 from suffixsvc.values import as_outputs, as_token_array
 
@@ -95,6 +96,8 @@ class Namespace:
         reads: Sequence[str] | None = None,
         *,
         private: bool = False,
+        principal: str = "",
+        session_id: str = "",
     ) -> Session:
         """Begin a generation.
 
@@ -102,15 +105,17 @@ class Namespace:
             prompt_token_ids: int32[n] or a sequence of ints.
             output_token_ids: what the model has already written; resumes a generation without turning its
                 output into prompt.
-            labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
+            labels: stored with the output, e.g. {"agent": .., "task": ..}.
             reads: paths of further namespaces to draft from; output is written to this one only.
             private: no other session drafts from what this one writes, and closing it stores nothing. What it
                 learns about the probabilities of drafts remains.
+            principal: who writes, stored with the output; "": the operator.
+            session_id: stored with the output, at most 200 bytes; "": none.
 
         Raises:
-            InvalidTokensError, InvalidLabelsError, UnknownNamespaceError (in ``reads``, or this namespace was
-            deleted), TokenizerMismatchError (a namespace in ``reads`` has another tokenizer),
-            LimitExceededError.
+            InvalidTokensError, InvalidLabelsError, InvalidInputError (``principal``, ``session_id``),
+            UnknownNamespaceError (in ``reads``, or this namespace was deleted), TokenizerMismatchError (a
+            namespace in ``reads`` has another tokenizer), LimitExceededError.
         """
         return self._parts.sessions.open(
             self._index,
@@ -120,6 +125,8 @@ class Namespace:
             validate_reads(reads),
             self._tokenizer,
             private=private,
+            principal=validate_principal(principal),
+            session_id=check_session_id(session_id),
         )
 
     def add_output(
@@ -128,6 +135,7 @@ class Namespace:
         prompt_token_ids: TokenIds | None = None,
         labels: Labels | None = None,
         ttl_seconds: int = 0,
+        principal: str = "",
     ) -> OutputId:
         """Store one finished output; returns its id once it is durable.
 
@@ -136,6 +144,7 @@ class Namespace:
             prompt_token_ids: tokens before the output, of which the last 64 are stored as context.
             labels: stored with the output.
             ttl_seconds: time to live; 0 = no expiry.
+            principal: who wrote it; "": the operator.
 
         Raises:
             As :meth:`add_outputs`.
@@ -149,6 +158,7 @@ class Namespace:
             prompt_tail=prompt[-PROMPT_TAIL_TOKENS:],
             labels=validate_labels(labels),
             ttl_seconds=ttl_seconds,
+            principal=principal,
         )
         return self.add_outputs([output])[0]
 

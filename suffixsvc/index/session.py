@@ -74,11 +74,13 @@ class Session:
         abandoned: Abandoned,
         admit: Admit,
         private: bool = False,
+        principal: str = "",
+        session_id: str = "",
     ) -> None:
         self._namespace = namespace
         self._read_namespaces = list(reads)  # kept alive by this reference
         self._reads = [r.index for r in reads]
-        self._labels = dict(labels)
+        self._labels, self._principal, self._session_id = dict(labels), principal, session_id
         self._limits = limits
         #: most tokens of a decode step: a whole draft and one more token
         self._decode_step_tokens = limits.max_draft_tokens + 1
@@ -266,8 +268,8 @@ class Session:
             commit: store the output.
             incomplete: mark the output as one whose model had not finished.
             wait: return after the output is durable. False returns None at once.
-            session_id: stored with the output. The same text closed again under the same id, also in a later
-                session, is the same output and is stored once.
+            session_id: stored with the output; "": the id that the session was opened with. The same text
+                closed again under the same id, also in a later session, is the same output and is stored once.
 
         Returns:
             The output's id. None if the session wrote no output or retracted it, with ``commit=False`` or
@@ -294,7 +296,8 @@ class Session:
                     self._namespace.path,
                     self._labels,
                     incomplete=incomplete,
-                    session_id=session_id,
+                    session_id=session_id or self._session_id,
+                    principal=self._principal,
                 )
                 if commit and not self._pending_commit.retracted
                 else None

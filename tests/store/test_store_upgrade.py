@@ -45,7 +45,7 @@ def test_an_older_folder_is_upgraded_when_it_is_opened(tmp_path: Path, version: 
     with lmdb.open(str(folder), max_dbs=16, readonly=True, lib_version=0) as env, env.begin() as txn:
         raw = txn.get(keys.SCHEMA_KEY, db=env.open_db(b"meta", txn=txn, create=False))
         assert raw is not None
-        assert table_records.decode_schema(raw)[0] == 4  # older releases refuse it
+        assert table_records.decode_schema(raw)[0] == 5  # older releases refuse it
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -120,7 +120,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("version", ["v1", "v2", "v3"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4"])
 @pytest.mark.parametrize("point", ["grow-extended", "grown", "begun", "written", "committed", "acknowledged"])
 def test_a_kill_in_the_middle_of_an_upgrade(
     fork_server: ForkServer, tmp_path: Path, version: str, point: str

@@ -94,7 +94,9 @@ class SessionRegistry:
             return None
         try:
             namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
-            session = namespace.open_session(*arguments, private=request.private)
+            session = namespace.open_session(
+                *arguments, private=request.private, session_id=entry.session_id
+            )
         except BaseException:
             self.table.remove_unopened(entry)
             raise
@@ -227,9 +229,7 @@ class SessionRegistry:
         replaced = incomplete_outputs.contained_in(self._cache, session, session_id)
         entry.resumed_outputs = tuple(each.output_id for each in replaced)
         try:
-            output_id = session.close(
-                commit, incomplete=incomplete, wait=wait or bool(replaced), session_id=session_id
-            )
+            output_id = session.close(commit, incomplete=incomplete, wait=wait or bool(replaced))
         except Exception:
             self.failed_closes.record(entry, session.length)
             raise

@@ -1,6 +1,7 @@
 """Consistency check of all records of a store: reads every record and compares the databases.
 
     log row ── names a namespace ─────────────── namespaces
+       ├───── names a principal, or none ─────── principals: numbers from 1 on, different names
        ├───── refers to a payload ────────────── payloads: the content has the hash in its key
        ├───── is counted ─────────────────────── refs: the number of rows that refer to the payload
        ├───── is indexed by namespace ────────── by_namespace: no other entries
@@ -57,6 +58,8 @@ def check_view(view: ReadView) -> None:
     _check_segments(view, sealed)
     _check_payloads(view, references)
     _check_state(view)
+    for _ in _items(view, "principals", 4):  # decoded with the snapshot
+        pass
     totals = view.counters
     for what, expected, got in (
         ("outputs", totals.outputs, counted["log"]),
@@ -88,6 +91,8 @@ def _check_meta(view: ReadView) -> None:
         raise corrupt("the history on disk must be the one in memory", view.history, found.history)
     if found.names != view.names:
         raise corrupt("the namespaces on disk must be those in memory")
+    if found.principals != view.principals:
+        raise corrupt("the principals on disk must be those in memory")
     if found.manifests != view.manifests:
         raise corrupt("the manifests on disk must be those in memory")
 
@@ -100,6 +105,8 @@ def _check_row(view: ReadView, record: log_records.LogRecord) -> None:
         )
     if number not in view.names.by_id:
         raise corrupt(f"log record {lsn} is of an unknown namespace", got=number)
+    if view.principals.name_of(record.principal) is None:
+        raise corrupt(f"log record {lsn} is of an unknown principal", got=record.principal)
     for database, key, value in index_entries(record):
         if view.tables.get(database, key) != value:
             raise corrupt(f"log record {lsn} is not listed by its {_INDEXES[database]}")

@@ -39,11 +39,20 @@ class ReadView:
         self.manifests = snapshot.manifests
         self.node_id = snapshot.node_id
         self.history = snapshot.history
+        self.principals = snapshot.principals
         self.run = snapshot.run
 
     def snapshot(self) -> Snapshot:
         """Return the state of the view, changes of this transaction included."""
-        return Snapshot(self.names, self.counters, self.manifests, self.node_id, self.history, self.run)
+        return Snapshot(
+            self.names,
+            self.counters,
+            self.manifests,
+            self.node_id,
+            self.history,
+            self.principals,
+            self.run,
+        )
 
     def log_record(self, lsn: int) -> log_records.LogRecord | None:
         """Return a row of the log, or None; StoreCorruptError."""
@@ -73,6 +82,9 @@ class ReadView:
                 f"{record.token_count} tokens",
                 f"{len(payload.token_ids)} tokens",
             )
+        principal = self.principals.name_of(record.principal)
+        if principal is None:
+            raise corrupt(f"log record {record.lsn} refers to a missing principal", got=record.principal)
         return StoredOutput(
             record.lsn,
             record.written_us / _MICROSECONDS,
@@ -87,6 +99,7 @@ class ReadView:
                 corpus=record.corpus,
                 uuid=self._uuid_of(record),
                 session_id=record.session_id,
+                principal=principal,
             ),
         )
 
