@@ -27,7 +27,7 @@ PROMPT_TAIL_TOKENS = 64
 #: bytes of the id that the writer of an output chooses
 UUID_BYTES = 16
 MAX_PRINCIPAL_CHARACTERS = 128
-_PRINCIPAL = re.compile(r"[A-Za-z0-9._@:-]{1,%d}" % MAX_PRINCIPAL_CHARACTERS)
+_PRINCIPAL = re.compile(rf"[A-Za-z0-9._@:-]{{1,{MAX_PRINCIPAL_CHARACTERS}}}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,6 +201,11 @@ class LmdbStore(Store):
         self._store_clock(_CLOCK_PERIOD_SECONDS)
         return super().expire(now)
 
+    def scrub(self) -> None:
+        """Overwrite what ``data.mdb`` holds of deleted rows: free pages, gaps in pages, its end."""
+        self._require_may_wait()
+        self._thread.scrub()
+
     @property
     def segment_folder(self) -> Path | None:
         """The folder of segment files; it need not exist."""

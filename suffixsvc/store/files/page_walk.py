@@ -113,12 +113,23 @@ def is_sound(path: str) -> bool:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        Walk(fd).check()
-    except (_Unsound, struct.error):
-        return False
+        return sound_walk(fd) is not None
     finally:
         os.close(fd)
-    return True
+
+
+def sound_walk(fd: int, *, older: bool = False, gaps: bool = False) -> Walk | None:
+    """Walk all trees of a transaction, see :class:`Walk`; None if a page is not valid.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        walk = Walk(fd, older=older, gaps=gaps)
+        walk.check()
+    except (_Unsound, struct.error):
+        return None
+    return walk
 
 
 def _require(sound: object) -> None:
@@ -127,9 +138,20 @@ def _require(sound: object) -> None:
 
 
 class Walk:
-    """The walk of one file; ``live`` has a flag for each page that a tree uses."""
+    """The walk of one transaction of a file.
 
-    def __init__(self, fd: int) -> None:
+    Args:
+        fd: of the file.
+        older: walk the transaction before the last one, whose pages are still there.
+        gaps: collect :attr:`gaps`.
+
+    Attributes:
+        live: a flag for each page that a tree uses.
+        gaps: offsets in the file, first and last exclusive, of the bytes of live pages that hold nothing:
+            between the nodes of a page, and after a value on overflow pages. Whole arrays of them.
+    """
+
+    def __init__(self, fd: int, *, older: bool = False, gaps: bool = False) -> None:
         self._fd = fd
         self._page = unpack_meta(os.pread(fd, META.size, 0)).free.pad
         _require(self._page in (512, 1024, 2048, 4096, 8192, 16384, 32768))
@@ -138,11 +160,13 @@ class Walk:
             _require((meta.page, meta.flags) == (page, META_FLAG))
             _require((meta.magic, meta.version, meta.free.pad) == (MAGIC, DATA_VERSION, self._page))
             _require(meta.txn == 0 or meta.txn % 2 == page)
-        self._meta = max(metas, key=lambda meta: meta.txn)
+        self._meta = sorted(metas, key=lambda meta: meta.txn)[0 if older else 1]
         self._pages = self._meta.last_page + 1
         _require(_METAS <= self._pages <= os.fstat(fd).st_size // self._page)
         self.live = np.zeros(self._pages, bool)
         self._unused = np.zeros(self._pages, bool)
+        self._collects_gaps = gaps
+        self.gaps: list[tuple[Numbers, Numbers]] = []
 
     def check(self) -> None:
         """Walk all trees; raise _Unsound at the first fault."""
@@ -196,6 +220,8 @@ class Walk:
         lower, upper = heads["lower"].astype(np.int64), heads["upper"].astype(np.int64)
         counts = (lower - _HEADER) // 2
         _require((counts >= 1).all() and (lower <= upper).all() and (upper <= size).all())
+        if self._collects_gaps:
+            self.gaps.append((pages * size + lower, pages * size + upper))
         page = np.repeat(np.arange(len(pages)), counts)
         within = np.arange(len(page)) - np.repeat(np.cumsum(counts) - counts, counts)
         words = np.frombuffer(raw, "<u2")
@@ -260,6 +286,8 @@ class Walk:
         raw = b"".join([os.pread(self._fd, _HEADER, page * self._page) for page in first.tolist()])
         _require((_headers(raw, _HEADER, first, _OVERFLOW)["count"] == need).all())
         self._mark(np.repeat(first - np.cumsum(need) + need, need) + np.arange(int(need.sum())))
+        if self._collects_gaps:
+            self.gaps.append((first * self._page + _HEADER + size, (first + need) * self._page))
         return int(need.sum())
 
     def _free_pages(self, raw: bytes) -> None:

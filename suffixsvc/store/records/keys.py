@@ -19,6 +19,7 @@ COUNTERS_KEY: Final = b"counters"
 NODE_KEY: Final = b"node"
 CLOCK_KEY: Final = b"clock"
 HISTORY_KEY: Final = b"history"
+ERASURE_KEY: Final = b"erasure"
 #: the greatest LSN that a key can hold
 LAST_LSN: Final = 2**64 - 1
 

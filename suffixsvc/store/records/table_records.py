@@ -50,6 +50,7 @@ _PENDING = Layout(b"SXPD", "I")
 _DELETION = Layout(b"SXDL", "QQII16s")
 _HISTORY = Layout(b"SXHY", "QI")
 _PRINCIPAL = Layout(b"SXPR", "IHH")
+_ERASURE = Layout(b"SXER", "Q")
 _RANGE = struct.Struct("<QQ")
 _RUN = struct.Struct("<QQ")
 
@@ -172,6 +173,19 @@ def decode_namespace(raw: bytes, path_key: bytes) -> NamespaceRow:
     path = decode_text(tail[:path_len], where, "path")
     tokenizer = decode_text(tail[path_len:], where, "tokenizer")
     return NamespaceRow(namespace_id, path, tokenizer, bool(flags & _DELETING))
+
+
+def encode_erasure(lsn: OutputId) -> bytes:
+    """Encode the LSN up to which deleted texts are still to be erased from the disk."""
+    return _ERASURE.encode(lsn)
+
+
+def decode_erasure(raw: bytes) -> OutputId:
+    """Decode the erasure record; StoreCorruptError."""
+    (lsn,) = _ERASURE.decode_fixed(raw, "erasure record")
+    if not lsn:
+        raise corrupt("erasure record: LSN must not be zero")
+    return int(lsn)
 
 
 def encode_principal(number: int, name: str) -> bytes:

@@ -37,6 +37,10 @@ _INDEXES: Final[dict[Database, str]] = {
 }
 
 
+#: keys of "meta" that are read with the snapshot, or checked on their own
+_META_KEYS: Final = (keys.SCHEMA_KEY, keys.COUNTERS_KEY, keys.NODE_KEY, keys.HISTORY_KEY, keys.ERASURE_KEY)
+
+
 def check_view(view: ReadView) -> None:
     """Check the databases of one transaction against each other and against the view's snapshot.
 
@@ -80,7 +84,7 @@ def _check_meta(view: ReadView) -> None:
     for key, value in _items(view, "meta"):
         if key == keys.CLOCK_KEY:
             table_records.decode_clock(value)
-        elif key not in (keys.SCHEMA_KEY, keys.COUNTERS_KEY, keys.NODE_KEY, keys.HISTORY_KEY):
+        elif key not in _META_KEYS:
             raise corrupt(f"meta holds an unknown key {key!r}")
     found = load_snapshot(view.tables)
     if found.node_id != view.node_id:
@@ -89,6 +93,8 @@ def _check_meta(view: ReadView) -> None:
         raise corrupt("the counters on disk must be those in memory", view.counters, found.counters)
     if view.tables.has("deletions") and found.history != view.history:
         raise corrupt("the history on disk must be the one in memory", view.history, found.history)
+    if view.tables.has("principals") and found.erasure != view.erasure:
+        raise corrupt("the erasure on disk must be the one in memory", view.erasure, found.erasure)
     if found.names != view.names:
         raise corrupt("the namespaces on disk must be those in memory")
     if found.principals != view.principals:

@@ -1,4 +1,7 @@
-"""In-memory state of one commit: namespaces, principals, manifests and totals. Read with a transaction of that commit."""
+"""In-memory state of one commit: namespaces, principals, manifests and totals.
+
+Read with a transaction of that commit.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +92,8 @@ class Snapshot:
     node_id: int = 0
     history: table_records.History = field(default_factory=table_records.History)
     principals: Principals = field(default_factory=Principals)
+    #: LSN up to which deleted texts are still to be erased from the disk; 0: none
+    erasure: int = 0
     #: number of this run
     run: int = field(default_factory=lambda: secrets.randbits(64) or 1, compare=False)
 
@@ -115,6 +120,7 @@ def load_snapshot(tables: Tables) -> Snapshot:
         manifests.pop(row.namespace_id, None)
     node = tables.get("meta", keys.NODE_KEY)
     history = tables.get("meta", keys.HISTORY_KEY)
+    erasure = tables.get("meta", keys.ERASURE_KEY)
     return Snapshot(
         names,
         counters,
@@ -125,6 +131,7 @@ def load_snapshot(tables: Tables) -> Snapshot:
         if history is None
         else table_records.decode_history(history),
         _load_principals(tables),
+        0 if erasure is None else table_records.decode_erasure(erasure),
     )
 
 

@@ -14,7 +14,7 @@ incomplete    session id, LSN       -> nothing    (index of incomplete log rows 
 pending       first LSN             -> rows of an unfinished append
 deletions     LSN                   -> the output or namespace that was deleted, of the newest deletions
 principals    number                -> name of a writer of outputs
-meta          "schema", "counters", "clock", "node", "history"
+meta          "schema", "counters", "clock", "node", "history", "erasure"
 """
 
 from __future__ import annotations

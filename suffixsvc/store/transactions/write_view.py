@@ -355,17 +355,6 @@ class WriteView(ReadView):
                 self.delete(lsn)
                 self.undone.append(self.deleted.pop())
 
-    def delete_many(self, namespace: str, lsns: Sequence[OutputId]) -> list[StoredOutput]:
-        """Delete those of the rows that exist in the namespace."""
-        number = self.names.require(namespace)
-        return [self.delete(lsn) for lsn in lsns if self._is_of(number, lsn)]
-
-    def _is_of(self, number: int, lsn: int) -> bool:
-        return (
-            0 < lsn <= keys.LAST_LSN
-            and self.tables.get("by_namespace", keys.namespace_row_key(number, lsn)) is not None
-        )
-
     def delete_expired(
         self, cutoff: ExpiryCutoff, opened_lsn: int, limit: int, tokens: int
     ) -> list[StoredOutput]:
