@@ -18,6 +18,7 @@
     ├── UnknownNamespaceError
     ├── NamespaceInUseError                   has live sessions and cannot be deleted
     ├── UnknownOutputError
+    ├── NoStoreError                          the policy of the namespace permits no outputs
     ├── UnknownSegmentError                   not in the namespace's manifest (any more)
     ├── TokenizerMismatchError
     ├── LimitExceededError                    sessions, prompt length, message size
@@ -176,6 +177,10 @@ class NamespaceInUseError(SuffixError):
 
 class UnknownOutputError(SuffixError):
     """The output does not exist in this namespace."""
+
+
+class NoStoreError(SuffixError):
+    """The policy of the namespace permits no outputs to be stored."""
 
 
 class UnknownSegmentError(SuffixError):

@@ -1,4 +1,4 @@
-"""Policies of namespaces: limits, time to live and pinning, set on paths.
+"""Policies of namespaces: limits, time to live, pinning and retention, set on paths.
 
     [default]                              every namespace
     max_bytes = "4 GiB"
@@ -11,6 +11,9 @@
 
     [namespaces."acme/qwen2.5-coder/docs"] inherits both; its outputs are not evicted
     pinned = true
+
+    [namespaces."acme/secret"]             nothing is stored, sessions draft from what they write themselves
+    no_store = true
 
 Each field is inherited separately: the value of the nearest path at or above a namespace that sets it, else
 the default. A limit on "acme" is the limit of *each* namespace below it, not of their sum: a write in one
@@ -53,17 +56,21 @@ class Policy:
         ttl_seconds: time to live of outputs that were written without one; 0 = no expiry.
         pinned: outputs are never evicted and ``ttl_seconds`` does not apply; writes that do not fit are
             rejected.
+        no_store: sessions store nothing and no other session drafts from what they write
+            (``open_session(private=True)``); other writes are rejected. What is stored already stays.
     """
 
     max_bytes: int | None = None
     ttl_seconds: int | None = None
     pinned: bool | None = None
+    no_store: bool | None = None
 
     def __post_init__(self) -> None:
         _require_int("max_bytes", self.max_bytes, 1, UNLIMITED)
         _require_int("ttl_seconds", self.ttl_seconds, 0, _MAX_TTL_SECONDS)
-        if self.pinned is not None and type(self.pinned) is not bool:
-            raise InvalidConfigError("pinned must be a bool", expected="true or false", got=repr(self.pinned))
+        for name, value in (("pinned", self.pinned), ("no_store", self.no_store)):
+            if value is not None and type(value) is not bool:
+                raise InvalidConfigError(f"{name} must be a bool", expected="true or false", got=repr(value))
 
     def over(self, above: Policy) -> Policy:
         """This policy with the unset fields taken from ``above``."""
@@ -126,6 +133,7 @@ class _Table:
     max_bytes: Any = None
     ttl: Any = None
     pinned: bool | None = None
+    no_store: bool | None = None
 
     def __post_init__(self) -> None:
         self.policy()
@@ -135,7 +143,7 @@ class _Table:
         _require_int("max_bytes", max_bytes, 1, UNLIMITED, 'bytes, as 1073741824, "1 GiB" or "unlimited"')
         ttl = _quantity(self.ttl, _SPANS)
         _require_int("ttl", ttl, 0, _MAX_TTL_SECONDS, 'seconds, as 3600, "7d" or 0 for never')
-        return Policy(max_bytes, ttl, self.pinned)
+        return Policy(max_bytes, ttl, self.pinned, self.no_store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,12 @@ class _File:
                 raise InvalidConfigError(
                     f'namespaces."{path}" must be a path', expected=error.expected, got=error.got
                 ) from None
+
+
+def seconds_of(text: str) -> int | None:
+    """Seconds, or a number with s, m, h or d, as an int; None for another text."""
+    seconds = int(text) if text.isascii() and text.isdecimal() else _quantity(text, _SPANS)
+    return seconds if isinstance(seconds, int) else None
 
 
 def _quantity(value: Any, units: Mapping[str, int]) -> Any:

@@ -141,6 +141,25 @@ class DeletedOutputs(int):
 
 
 @dataclass(frozen=True, slots=True)
+class Deletion:
+    """Result of a deletion by selection: its first stage is done, nobody drafts from what was deleted.
+
+    Attributes:
+        outputs: number of stored outputs that were deleted.
+        sessions: number of live sessions whose text was retracted.
+        namespaces: paths in which there were any, ascending.
+        from_disk: the second stage is done as well: no file of the data folder holds what was deleted.
+        receipt: which followers of these namespaces have applied the deletion; empty without a service.
+    """
+
+    outputs: int = 0
+    sessions: int = 0
+    namespaces: tuple[str, ...] = ()
+    from_disk: bool = False
+    receipt: DeletionReceipt = field(default_factory=DeletionReceipt)
+
+
+@dataclass(frozen=True, slots=True)
 class OutputOutline:
     """The fields of a :class:`StoredOutput` that eviction needs; cheap to read in bulk."""
 

@@ -62,6 +62,7 @@ VERBS: Final[dict[str, Verb]] = {
     "bench": Verb(".bench", "Benchmarks: replays of logs, micro-benchmarks, real models."),
     "cache": Verb(".cache", "Work with llama.cpp's lookup caches: inspect, verify, forecast, merge, diff."),
     "compact": Verb(".server.compact", "Seal and merge the segments of a data folder."),
+    "forget": Verb(".server.forget", "Delete outputs by id, session, label, principal, namespace or age."),
     "namespaces": Verb(".server.namespaces", "List and delete namespaces of a service or a data folder."),
     "stats": Verb(".server.stats", "Show contents and counters of a service or a data folder."),
     "models": Verb(".models.models", "List, download and locate models."),

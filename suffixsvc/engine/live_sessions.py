@@ -111,7 +111,7 @@ class LiveSessions:
                         on_close=partial(self._closed, index),
                         abandoned=self._abandoned,
                         admit=partial(self._quotas.admit_session, index),
-                        private=private,
+                        private=private or bool(index.quota.policy.no_store),
                         principal=principal,
                         session_id=session_id,
                     )

@@ -19,6 +19,7 @@ from suffixsvc.index.namespace_stats import ReportedCounts
 from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
 from suffixsvc.policies import Policy
+from suffixsvc.selection import Selection
 from suffixsvc.types import NewOutput, StoredOutput, TokenArray
 from suffixsvc.values import as_int
 
@@ -40,6 +41,9 @@ class LiveText(Protocol):
 
     def discard(self) -> None:
         """Remove the text from the index for good, unless it belongs to an output in the log."""
+
+    def withdraw(self, selection: Selection) -> bool:
+        """Remove the text from the index for good, if the selection takes it; whether it did."""
 
     def held_bytes(self) -> int:
         """Memory of the text in bytes."""
@@ -86,6 +90,7 @@ class HotIndex:
         #: maintained by the engine's Maintenance and Sealer
         self.maintenance = MaintenanceState()
         self.index = Index(MAX_CONTEXT)
+        self._weights = weights
         self.learner = new_learner(weights)
         #: counters of the steps of this namespace's sessions
         self.counters = StepCounters(written)
@@ -245,3 +250,16 @@ class HotIndex:
             live = list(self._live)
         for text in live:
             text.discard()
+
+    def withdraw_live(self, selection: Selection) -> int:
+        """Retract the texts of the live sessions that a selection takes, for good; returns how many.
+
+        Closing these stores no output.
+        """
+        with self._lock:
+            live = list(self._live)
+        return sum(text.withdraw(selection) for text in live)
+
+    def unlearn(self) -> None:
+        """Replace what drafting has learned by the initial weights."""
+        self.learner.load(new_learner(self._weights).save())

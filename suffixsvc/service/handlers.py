@@ -16,7 +16,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suffixsvc import __version__
+from suffixsvc import __version__, wire
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
@@ -233,16 +233,25 @@ class Handlers:
                 files = [held.enter_context(each.path.open("rb")) for each in exported.files]
             yield from converters.export_to_proto(exported, files, namespace.tokenizer)
 
-    def forget(self, request: pb.ForgetRequest) -> pb.ForgetReply:
-        """Delete one output; the reply says which followers have applied the deletion."""
-        self._require_namespace(request.namespace)
-        self._cache.namespace(request.namespace).forget(request.output_id)
-        return pb.ForgetReply(receipt=self.followers.receipt(request.namespace))
+    def delete(self, request: pb.DeleteRequest) -> pb.DeleteReply:
+        """Delete what a selection takes; the reply says which followers have applied the deletion."""
+        selection = wire.selection_from_proto(request.selection)
+        deletion = self._cache.delete(selection, superseded=request.superseded)
+        receipt = self.followers.receipt(deletion.namespaces)  # before the erasure, which takes longer
+        if request.from_disk:
+            self._cache.erase()
+        return pb.DeleteReply(
+            outputs=deletion.outputs,
+            sessions=deletion.sessions,
+            namespaces=deletion.namespaces,
+            receipt=receipt,
+            from_disk=request.from_disk,
+        )
 
     def delete_namespace(self, request: pb.DeleteNamespaceRequest) -> pb.DeleteNamespaceReply:
-        """Delete a namespace with its outputs; the reply has their number, and a receipt as of Forget."""
+        """Delete a namespace with its outputs; the reply has their number, and a receipt as of Delete."""
         outputs = self._cache.delete_namespace(request.namespace, force=request.force)
-        return pb.DeleteNamespaceReply(outputs=outputs, receipt=self.followers.receipt(request.namespace))
+        return pb.DeleteNamespaceReply(outputs=outputs, receipt=self.followers.receipt([request.namespace]))
 
     def fetch_segment(
         self, request: watch_pb2.FetchSegmentRequest

@@ -43,6 +43,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_NAMESPACE_IN_USE: _ClassVar[ErrorCode]
     ERROR_CODE_UNSUPPORTED_VERSION: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_SEGMENT: _ClassVar[ErrorCode]
+    ERROR_CODE_NO_STORE: _ClassVar[ErrorCode]
 
 class DraftSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -90,6 +91,7 @@ ERROR_CODE_INTERNAL: ErrorCode
 ERROR_CODE_NAMESPACE_IN_USE: ErrorCode
 ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode
 ERROR_CODE_UNKNOWN_SEGMENT: ErrorCode
+ERROR_CODE_NO_STORE: ErrorCode
 DRAFT_SOURCE_NONE: DraftSource
 DRAFT_SOURCE_SESSION: DraftSource
 DRAFT_SOURCE_NAMESPACE: DraftSource

@@ -64,8 +64,8 @@ def cache(tmp_path: Path, gate: Gate) -> Iterator[SuffixCache]:
 
 #: calls that wait for a commit
 BLOCKED: dict[str, Callable[[SuffixCache], object]] = {
-    "forget": lambda cache: cache.namespace("a").forget(1),
-    "clear": lambda cache: cache.namespace("a").clear(),
+    "forget": lambda cache: cache.namespace("a").delete(output_ids=[1]),
+    "clear": lambda cache: cache.namespace("a").delete(),
     "expire": lambda cache: cache.expire(4e9),
     "add": lambda cache: cache.namespace("a").add_output(TEXT),
     "new namespace": lambda cache: cache.namespace("new").add_output(TEXT),

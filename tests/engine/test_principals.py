@@ -49,7 +49,7 @@ def test_the_principal_stays_known_across_seal_merge_and_restart(tmp_path: Path)
         assert cache.stats().segments == 1
         assert rows(cache) == wanted
         gone = ids[0]
-        cache.namespace(PATH).forget(gone)
+        cache.namespace(PATH).delete(output_ids=[gone])
         cache.compact()
         del wanted[gone]
         assert rows(cache) == wanted

@@ -196,7 +196,7 @@ def test_a_handle_of_a_deleted_namespace_does_nothing_to_its_successor(tmp_path:
         new.put_note("n", b"new")
         for use in (
             old.clear,
-            lambda: old.forget(kept),
+            lambda: old.delete(output_ids=[kept]),
             lambda: old.note("n"),
             lambda: old.put_note("n", b"old"),
             lambda: old.ngrams(2),

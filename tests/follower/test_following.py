@@ -65,7 +65,7 @@ def test_outputs_of_others_arrive_and_forgotten_ones_leave(cache: SuffixCache, f
     assert follower.wait(PATH, 60)
     first = cache.namespace(PATH).add_output(TEXT)
     eventually(lambda: held(follower, PATH) == {first}, "the output is followed")
-    cache.namespace(PATH).forget(first)
+    cache.namespace(PATH).delete(output_ids=[first])
     eventually(lambda: not held(follower, PATH), "the deletion is followed")
     with follower.namespace(PATH).open_session([1]) as session:
         assert len(session.step(TEXT[:4])) == 0
@@ -246,7 +246,7 @@ def test_followers_hold_what_the_log_holds(cache: SuffixCache, follow: Connect, 
             case 7:
                 ids = list(logged(cache, PATH))
                 if ids:
-                    cache.namespace(PATH).forget(rng.choice(ids))
+                    cache.namespace(PATH).delete(output_ids=[rng.choice(ids)])
             case _:
                 rng.choice((cache.seal, cache.compact))(PATH) if cache.has_namespace(PATH) else None
     for session in sessions:

@@ -261,7 +261,7 @@ def test_outputs_forgotten_by_hand_and_by_eviction_never_collide(small: SuffixCa
     for seed in range(60):
         [output_id] = add(small, "small/ns", [seed])
         if seed % 3 == 0:
-            namespace.forget(output_id)
+            namespace.delete(output_ids=[output_id])
     assert namespace.stats().outputs == len(ids(small, "small/ns"))
 
 

@@ -108,7 +108,7 @@ def test_an_append_that_fails_leaves_no_principal(store: Store) -> None:
 def test_there_are_at_most_so_many(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_view, "MAX_PRINCIPALS", 2)
     store.append([make_output([n], principal=f"p{n}") for n in (1, 2)]).result()
-    with pytest.raises(LimitExceededError, match="at most 2.*'p3'"):
+    with pytest.raises(LimitExceededError, match=r"at most 2.*'p3'"):
         store.append([make_output([3], principal="p3")]).result()
     store.append([make_output([3], principal="p1")]).result()
     assert principals(store) == ["p1", "p2", "p1"]
@@ -136,7 +136,10 @@ def test_bytes_are_those_of_the_golden_file(name: str) -> None:
 
 
 def test_golden_files_read_back() -> None:
-    read = {name: decode(bytes.fromhex((GOLDEN / f"{name}.hex").read_text())) for name, (_, decode) in RECORDS.items()}
+    read = {
+        name: decode(bytes.fromhex((GOLDEN / f"{name}.hex").read_text()))
+        for name, (_, decode) in RECORDS.items()
+    }
     assert read["schema"] == (5, 1_700_000_000_250_000)
     assert read["principal"] == (2, "ci-bot@acme:eu")
     assert replace(read["log"], prompt_tail=LOG.prompt_tail) == LOG
@@ -176,9 +179,7 @@ def test_a_folder_written_by_schema_5_opens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "path"), [("v1", "acme/a"), ("v2", NS), ("v3", NS), ("v4", "acme/a")])
-def test_an_older_folder_learns_principals_when_it_is_opened(
-    tmp_path: Path, version: str, path: str
-) -> None:
+def test_an_older_folder_learns_principals_when_it_is_opened(tmp_path: Path, version: str, path: str) -> None:
     folder = golden_folder(version, tmp_path / "old")
     store = LmdbStore(folder)
     before = principals(store)

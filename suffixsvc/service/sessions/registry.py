@@ -61,8 +61,11 @@ class SessionRegistry:
 
     # ------------------------------------------------------------------------------------------- opening
 
-    def open(self, request: pb.OpenSessionRequest) -> pb.OpenSessionReply:
+    def open(self, request: pb.OpenSessionRequest, principal: str = "") -> pb.OpenSessionReply:
         """Open a session, or find the live one of the same id, namespace and prompt.
+
+        Args:
+            principal: who writes.
 
         Raises:
             InvalidInputError: a field is malformed.
@@ -80,14 +83,21 @@ class SessionRegistry:
                     raise
                 continue
             with entry.lock:
-                session = entry.session or self._open_engine_session(entry, request, arguments, cost)
+                session = entry.session or self._open_engine_session(
+                    entry, request, arguments, cost, principal
+                )
                 if session is None:
                     continue  # another open of this id failed while this one waited: a new entry is needed
                 entry.slot.last_active = time.monotonic()
                 return pb.OpenSessionReply(session_id=session_id, length=session.length)
 
     def _open_engine_session(
-        self, entry: SessionEntry, request: pb.OpenSessionRequest, arguments: OpeningArguments, cost: Cost
+        self,
+        entry: SessionEntry,
+        request: pb.OpenSessionRequest,
+        arguments: OpeningArguments,
+        cost: Cost,
+        principal: str,
     ) -> Session | None:
         """Open under the entry's lock; None if the entry was removed from the table in the meantime."""
         if self.table.get(entry.session_id) is not entry:
@@ -95,7 +105,7 @@ class SessionRegistry:
         try:
             namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
             session = namespace.open_session(
-                *arguments, private=request.private, session_id=entry.session_id
+                *arguments, private=request.private, principal=principal, session_id=entry.session_id
             )
         except BaseException:
             self.table.remove_unopened(entry)
