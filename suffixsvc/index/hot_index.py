@@ -91,6 +91,8 @@ class HotIndex:
         self.maintenance = MaintenanceState()
         self.index = Index(MAX_CONTEXT)
         self._weights = weights
+        #: number of calls of :meth:`unlearn`
+        self.unlearned = 0
         self.learner = new_learner(weights)
         #: counters of the steps of this namespace's sessions
         self.counters = StepCounters(written)
@@ -262,4 +264,5 @@ class HotIndex:
 
     def unlearn(self) -> None:
         """Replace what drafting has learned by the initial weights."""
+        self.unlearned += 1
         self.learner.load(new_learner(self._weights).save())

@@ -49,12 +49,14 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., output_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., reads: _Optional[_Iterable[str]] = ..., verify_cost: _Optional[_Union[_types_pb2.VerifyCost, _Mapping]] = ..., session_id: _Optional[str] = ..., follower_id: _Optional[str] = ..., private: bool = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session_id", "length")
+    __slots__ = ("session_id", "length", "no_store")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
+    NO_STORE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     length: int
-    def __init__(self, session_id: _Optional[str] = ..., length: _Optional[int] = ...) -> None: ...
+    no_store: bool
+    def __init__(self, session_id: _Optional[str] = ..., length: _Optional[int] = ..., no_store: bool = ...) -> None: ...
 
 class StepRequest(_message.Message):
     __slots__ = ("session_id", "seq", "new_token_ids", "at", "max_draft_tokens", "verify_cost", "tree", "verified")

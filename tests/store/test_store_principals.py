@@ -42,6 +42,7 @@ LOG = log_records.LogRecord(
 RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "schema": (table_records.encode_schema(5, 1_700_000_000_250_000), table_records.decode_schema),
     "log": (log_records.encode_log(LOG), lambda raw: log_records.decode_log(raw, 42)),
+    "erasure": (table_records.encode_erasure(42), table_records.decode_erasure),
     "principal": (
         table_records.encode_principal(2, "ci-bot@acme:eu"),
         lambda raw: table_records.decode_principal(raw, keys.principal_key(2)),
@@ -142,11 +143,13 @@ def test_golden_files_read_back() -> None:
     }
     assert read["schema"] == (5, 1_700_000_000_250_000)
     assert read["principal"] == (2, "ci-bot@acme:eu")
+    assert read["erasure"] == 42
     assert replace(read["log"], prompt_tail=LOG.prompt_tail) == LOG
 
 
-def test_every_change_of_a_record_is_noticed() -> None:
-    raw, decode = RECORDS["principal"]
+@pytest.mark.parametrize("name", ["principal", "erasure"])
+def test_every_change_of_a_record_is_noticed(name: str) -> None:
+    raw, decode = RECORDS[name]
     for at in range(len(raw)):
         damaged = bytearray(raw)
         damaged[at] ^= 0x81
@@ -154,9 +157,14 @@ def test_every_change_of_a_record_is_noticed() -> None:
             decode(bytes(damaged))
         with pytest.raises(StoreCorruptError):
             decode(raw[:at])
-    for name in ("", "a b"):
-        with pytest.raises(StoreCorruptError, match="name must"):
-            decode(table_records.encode_principal(2, name))
+
+
+@pytest.mark.parametrize("name", ["", "a b"])
+def test_an_impossible_record_is_noticed(name: str) -> None:
+    with pytest.raises(StoreCorruptError, match="name must"):
+        RECORDS["principal"][1](table_records.encode_principal(2, name))
+    with pytest.raises(StoreCorruptError, match="must not be zero"):
+        table_records.decode_erasure(table_records.encode_erasure(0))
 
 
 def write_golden_folder(folder: Path) -> list[Any]:

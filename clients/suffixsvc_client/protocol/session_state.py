@@ -264,6 +264,7 @@ class SessionState:
         """Requests for the tokens that the service's session lacks, in order. Raises ProtocolError."""
         _require_match(reply, self.session_id, self._opening_end)
         with self._lock:
+            self.private = self.private or reply.no_store
             return [
                 self._unary_request(piece) for piece in self._tokens.pieces(reply.length, self._opening_end)
             ]

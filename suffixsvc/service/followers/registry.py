@@ -34,6 +34,7 @@ class Follower:
         left_at: time of its end; None while it is connected.
         held_bytes, mapped_bytes: as it reported them.
         live_lost: times that its live text was dropped.
+        unlearned: how often each namespace had unlearned when the follower last reported what it learned.
     """
 
     name: FollowerName
@@ -47,6 +48,7 @@ class Follower:
     held_bytes: int = 0
     mapped_bytes: int = 0
     live_lost: int = 0
+    unlearned: dict[str, int] = field(default_factory=dict)
 
     def may_hold(self, path: str) -> bool:
         """Whether it may draft from a namespace."""
@@ -90,7 +92,7 @@ class FollowerRegistry:
         with self._changed:
             before = self._followers.pop(name.follower_id, None)
             if before is not None:
-                follower.live_lost = before.live_lost
+                follower.live_lost, follower.unlearned = before.live_lost, before.unlearned
                 follower.carried = before.carried | frozenset(before.namespaces)
             self._followers[name.follower_id] = follower
         if before is not None and before.left_at is None:

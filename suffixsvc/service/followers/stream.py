@@ -172,6 +172,7 @@ class FollowerStream:
     def _request(self, path: str, follow: pb.FollowNamespace | None) -> None:
         if follow is not None:  # before its next report, which ends what the stream before this one carried
             self._registry.follow(self.follower, path)
+            self.follower.unlearned.setdefault(path, self._feed.unlearned(path))
         with self._lock:
             self._pending.pop(path, None)
             self._pending[path] = follow
@@ -195,12 +196,24 @@ class FollowerStream:
         for path, output_ids, counts, learned in uses:
             if path not in self.follower.namespaces:
                 continue
-            if not self._feed.record_use(path, output_ids, counts, learned):
+            kept = learned if self._is_of_present_text(path, learned) else b""
+            if not self._feed.record_use(path, output_ids, counts, kept):
                 log.warning(
                     "what a follower learned is not merged: it is damaged or of another version",
                     follower=self.name.follower_id,
                     namespace=path,
                 )
+
+    def _is_of_present_text(self, path: str, learned: bytes) -> bool:
+        """Whether a follower learned this after the last deletion that reset what its namespace has learned.
+
+        The first report after a deletion is of before it in part, and is left out.
+        """
+        unlearned = self._feed.unlearned(path)
+        known = self.follower.unlearned.get(path) == unlearned
+        if learned:
+            self.follower.unlearned[path] = unlearned
+        return known
 
     def _live_text_lost(self) -> None:
         self._registry.count_lost(self.follower)

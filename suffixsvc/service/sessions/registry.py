@@ -89,7 +89,9 @@ class SessionRegistry:
                 if session is None:
                     continue  # another open of this id failed while this one waited: a new entry is needed
                 entry.slot.last_active = time.monotonic()
-                return pb.OpenSessionReply(session_id=session_id, length=session.length)
+                return pb.OpenSessionReply(
+                    session_id=session_id, length=session.length, no_store=not session.visible
+                )
 
     def _open_engine_session(
         self,
