@@ -1,7 +1,7 @@
 """Deletion by selection: outputs of the log, text of live sessions, and what drafting learned from both.
 
     live text   withdrawn: no other session drafts from it, and its session stores nothing any more
-    barrier     what sessions closed before that is in the log
+    barrier     what selected sessions closed before that is in the log
     log         the learned tables first, then the selected rows, each with a request to erase them
     index       texts removed, learned tables replaced by the initial ones
 
@@ -54,7 +54,8 @@ class Deleter:
             sessions = {index: self._withdraw(index, selection) for index in indexes}
             if any(sessions.values()):
                 self._catalog.written.notify()  # readers of live text
-            self._store.barrier()
+            if selection.takes_sessions:
+                self._store.barrier()
             outputs = {
                 index: self._delete_stored(index, selection, sessions[index], superseded=superseded)
                 for index in indexes
