@@ -26,6 +26,7 @@ from suffixsvc.store.files.page_walk import META, Numbers, Walk, sound_walk, unp
 
 #: bytes of one read or write
 _BLOCK: Final = 1 << 20
+_ZEROS: Final = bytes(_BLOCK)
 
 
 def scrub(path: str, sync_point: SyncPoint) -> int:
@@ -39,14 +40,16 @@ def scrub(path: str, sync_point: SyncPoint) -> int:
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        walks = [walk for older in (False, True) if (walk := sound_walk(fd, older=older, gaps=True))]
-        if len(walks) < 2:
+        last = sound_walk(fd, gaps=True)
+        before = None if last is None else sound_walk(fd, gaps=True, newer=last)
+        if last is None or before is None:
             raise StoreError(
                 f"{path} cannot be overwritten",
                 expected="pages of the kinds that the store uses",
                 got="another kind, or damage",
                 remedy="Check the data folder.",
             )
+        walks = last, before
         page = unpack_meta(os.pread(fd, META.size, 0)).page_bytes
         written = sum(_clear(fd, first, last) for first, last in _free_ranges(walks, page))
         sync_point("scrub-freed")
@@ -104,7 +107,8 @@ def _clear(fd: int, first: int, last: int) -> int:
     written = 0
     for at in range(first, last, _BLOCK):
         found = os.pread(fd, min(_BLOCK, last - at), at)
-        if found.count(0) != len(found):
-            os.pwrite(fd, bytes(len(found)), at)
+        zeros = _ZEROS[: len(found)]
+        if found != zeros:
+            os.pwrite(fd, zeros, at)
             written += len(found)
     return written
