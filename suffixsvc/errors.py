@@ -18,6 +18,7 @@
     ├── UnknownNamespaceError
     ├── NamespaceInUseError                   has live sessions and cannot be deleted
     ├── UnknownOutputError
+    ├── NoStoreError                          the policy of the namespace permits no outputs
     ├── UnknownSegmentError                   not in the namespace's manifest (any more)
     ├── TokenizerMismatchError
     ├── AccessError                           who the caller is, what it may do
@@ -179,6 +180,10 @@ class NamespaceInUseError(SuffixError):
 
 class UnknownOutputError(SuffixError):
     """The output does not exist in this namespace."""
+
+
+class NoStoreError(SuffixError):
+    """The policy of the namespace permits no outputs to be stored."""
 
 
 class UnknownSegmentError(SuffixError):

@@ -1,4 +1,6 @@
-"""Policies of namespaces: limits, time to live and pinning, set on paths. In a file (access/policy_file.py):
+"""Policies of namespaces: limits, time to live, pinning and retention, set on paths.
+
+In a file (access/policy_file.py):
 
     [default]                              every namespace
     max_bytes = "4 GiB"
@@ -11,6 +13,9 @@
 
     [namespaces."acme/qwen2.5-coder/docs"] inherits both; its outputs are not evicted
     pinned = true
+
+    [namespaces."acme/secret"]             nothing is stored, sessions draft from what they write themselves
+    no_store = true
 
 Each field is inherited separately: the value of the nearest path at or above a namespace that sets it, else
 the default. A limit on "acme" is the limit of *each* namespace below it, not of their sum: a write in one
@@ -52,17 +57,21 @@ class Policy:
         ttl_seconds: time to live of outputs that were written without one; 0 = no expiry.
         pinned: outputs are never evicted and ``ttl_seconds`` does not apply; writes that do not fit are
             rejected.
+        no_store: sessions store nothing and no other session drafts from what they write
+            (``open_session(private=True)``); other writes are rejected. What is stored already stays.
     """
 
     max_bytes: int | None = None
     ttl_seconds: int | None = None
     pinned: bool | None = None
+    no_store: bool | None = None
 
     def __post_init__(self) -> None:
         _require_int("max_bytes", self.max_bytes, 1, UNLIMITED)
         _require_int("ttl_seconds", self.ttl_seconds, 0, _MAX_TTL_SECONDS)
-        if self.pinned is not None and type(self.pinned) is not bool:
-            raise InvalidConfigError("pinned must be a bool", expected="true or false", got=repr(self.pinned))
+        for name, value in (("pinned", self.pinned), ("no_store", self.no_store)):
+            if value is not None and type(value) is not bool:
+                raise InvalidConfigError(f"{name} must be a bool", expected="true or false", got=repr(value))
 
     def over(self, above: Policy) -> Policy:
         """This policy with the unset fields taken from ``above``."""
@@ -113,6 +122,7 @@ class PolicyTable:
     max_bytes: Any = None
     ttl: Any = None
     pinned: bool | None = None
+    no_store: bool | None = None
 
     def __post_init__(self) -> None:
         self.policy()
@@ -123,7 +133,7 @@ class PolicyTable:
         _require_int("max_bytes", max_bytes, 1, UNLIMITED, 'bytes, as 1073741824, "1 GiB" or "unlimited"')
         ttl = _quantity(self.ttl, _SPANS)
         _require_int("ttl", ttl, 0, _MAX_TTL_SECONDS, 'seconds, as 3600, "7d" or 0 for never')
-        return Policy(max_bytes, ttl, self.pinned)
+        return Policy(max_bytes, ttl, self.pinned, self.no_store)
 
 
 def bytes_of(value: Any) -> Any:

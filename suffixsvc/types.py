@@ -46,6 +46,7 @@ class NewOutput:
         uuid: 16 bytes that identify the output, chosen by its writer; b"": the store generates one. An
             output whose uuid exists in its namespace is not logged again.
         session_id: session that wrote it; "" for bulk loads and sessions without an id.
+        principal: who wrote it: 1 to 128 letters, digits and . _ - @ :, or "" for the operator.
     """
 
     namespace: str
@@ -58,6 +59,7 @@ class NewOutput:
     corpus: bool = False
     uuid: bytes = b""
     session_id: str = ""
+    principal: str = ""
 
 
 class AppendedIds(list[OutputId]):
@@ -136,6 +138,25 @@ class DeletedOutputs(int):
         number = super().__new__(cls, outputs)
         number.receipt = receipt or DeletionReceipt()
         return number
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Result of a deletion by selection: its first stage is done, nobody drafts from what was deleted.
+
+    Attributes:
+        outputs: number of stored outputs that were deleted.
+        sessions: number of live sessions whose text was retracted.
+        namespaces: paths in which there were any, ascending.
+        from_disk: the second stage is done as well: no file of the data folder holds what was deleted.
+        receipt: which followers of these namespaces have applied the deletion; empty without a service.
+    """
+
+    outputs: int = 0
+    sessions: int = 0
+    namespaces: tuple[str, ...] = ()
+    from_disk: bool = False
+    receipt: DeletionReceipt = field(default_factory=DeletionReceipt)
 
 
 @dataclass(frozen=True, slots=True)

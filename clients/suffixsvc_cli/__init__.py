@@ -69,6 +69,7 @@ VERBS: Final[dict[str, Verb]] = {
     "cache": Verb(".cache", "Work with llama.cpp's lookup caches: inspect, verify, forecast, merge, diff."),
     "compact": Verb(".server.compact", "Seal and merge the segments of a data folder."),
     "migrate": Verb(".server.migrate", "Migrate a data folder of an earlier release, after a backup."),
+    "forget": Verb(".server.forget", "Delete outputs by id, session, label, principal, namespace or age."),
     "namespaces": Verb(".server.namespaces", "List and delete namespaces of a service or a data folder."),
     "config": Verb(".server.config", "Show the options of a server, and where each one was set."),
     "health": Verb(".server.health", "Ask a service or an OpenAI-compatible server whether it serves."),

@@ -89,7 +89,7 @@ class Caller:
     @property
     def scope(self) -> str:
         """Prefix that makes an id which a client chose unique among principals."""
-        return "" if self.principal == OPERATOR else f"{self.principal}{_SCOPE}"
+        return _scope(self.principal)
 
     def session(self, session_id: str) -> SessionName:
         """The names of a session of this principal."""
@@ -126,6 +126,15 @@ class SessionName:
 
 _UNLIMITED: Final = PrincipalLimits()
 _RATES: Final = RateLimiter()
+
+
+def session_name(principal: str, session_id: str) -> SessionName:
+    """The names of a session of a principal."""
+    return SessionName(_scope(principal), session_id)
+
+
+def _scope(principal: str) -> str:
+    return "" if principal == OPERATOR else f"{principal}{_SCOPE}"
 
 
 class _EveryRight:

@@ -6,7 +6,8 @@ import enum
 from typing import Final
 
 from suffixsvc.config import validate_namespace
-from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
+from suffixsvc.config import validate_principal as validate_principal_of_outputs
+from suffixsvc.errors import InvalidConfigError, InvalidInputError
 
 #: principal of the embedded engine, of the service's own user, and of all callers without access control
 OPERATOR: Final = ""
@@ -42,18 +43,17 @@ def validate_principal(name: object, field: str = "principal") -> str:
     """Return the name of a principal, which is the first component of its own namespaces.
 
     Raises:
-        InvalidConfigError: not a component of a namespace path, "*", or over 64 bytes.
+        InvalidConfigError: not a name that outputs can carry, no component of a path, or too long.
     """
-    valid = isinstance(name, str) and name != EVERY and "/" not in name
-    if valid:
-        try:
-            valid = len(validate_namespace(name).encode()) <= MAX_PRINCIPAL_BYTES
-        except InvalidNamespaceError:
-            valid = False
+    try:
+        valid = 0 < len(validate_principal_of_outputs(name)) <= MAX_PRINCIPAL_BYTES
+        validate_namespace(name)
+    except InvalidInputError:
+        valid = False
     if not valid:
         raise InvalidConfigError(
             f"{field} must be a name",
-            expected=f"1 to {MAX_PRINCIPAL_BYTES} bytes of printable characters, no spaces or '/'; not '*'",
+            expected=f"1 to {MAX_PRINCIPAL_BYTES} letters, digits and . _ - @ :",
             got=repr(name)[:80],
         )
     return str(name)

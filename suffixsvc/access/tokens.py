@@ -201,7 +201,7 @@ class TokenFile:
             parts.append(
                 _TABLE.format(
                     id=token.id,
-                    principal=token.principal.replace("\\", "\\\\").replace('"', '\\"'),
+                    principal=token.principal,
                     sha256=token.sha256,
                     created=_time(token.created),
                 )

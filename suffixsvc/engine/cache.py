@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.cache_stats import CacheStats
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.checker import check_hot, check_segments
+from suffixsvc.engine.deleter import Deleter
 from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.engine.namespace import EngineParts, Namespace
 from suffixsvc.engine.outputs.output_log import OutputLog
+from suffixsvc.engine.sealing.eraser import Eraser
 from suffixsvc.engine.sealing.maintenance import Maintenance
 from suffixsvc.engine.sealing.sealer import Sealer
 from suffixsvc.errors import InvalidConfigError, SuffixError, UnknownNamespaceError
@@ -29,8 +32,9 @@ from suffixsvc.runtime.background import TaskStats
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.runtime.sync_points import SyncPoint, with_sync_points
+from suffixsvc.selection import Selection
 from suffixsvc.store.base import Store
-from suffixsvc.types import IncompleteOutput, NamespaceRecord
+from suffixsvc.types import Deletion, IncompleteOutput, NamespaceRecord
 
 
 def _open_store(path: str | Path | None, limits: Limits, migrate: bool, sync_point: SyncPoint) -> Store:
@@ -94,23 +98,26 @@ class SuffixCache(ClosedOnExit):
             catalog = Catalog(store, policies, limits, starting_weights)
             outputs = OutputLog(store, catalog, close_guard, limits, self._sync_point)
             sessions = LiveSessions(close_guard, catalog, outputs, limits)
-            maintenance = None
+            maintenance, sealer = None, None
             if store.segment_folder is not None:  # a store in memory has no segments
                 sealer = Sealer(store, limits.seal_tokens, self._sync_point)
                 indexes = catalog.recover()
                 sealer.loader.open_all(indexes, progress)
                 for index in indexes:
                     outputs.quotas.usage.refresh(index)
+            eraser = Eraser(store, catalog, sealer, outputs.finish_removals, self._sync_point)
+            if sealer is not None:
                 maintenance = Maintenance(
-                    sealer, catalog, limits.seal_tokens, outputs.finish_removals, start=background
+                    sealer, catalog, limits.seal_tokens, outputs.finish_removals, eraser, start=background
                 )
                 # for a cache that is never closed, when neither it nor a handle or session of it is left;
                 # runs before the store's finalizer
                 self._stop_maintenance = weakref.finalize(sessions, maintenance.stop)
             #: the log, for readers that follow it
             self.feed = LogFeed(store, catalog, close_guard)
+            deleter = Deleter(store, catalog, close_guard, outputs, sessions)
             self._parts = EngineParts(
-                store, close_guard, catalog, outputs, outputs.quotas, sessions, maintenance
+                store, close_guard, catalog, outputs, outputs.quotas, sessions, deleter, eraser, maintenance
             )
         except BaseException:
             store.close()
@@ -186,6 +193,44 @@ class SuffixCache(ClosedOnExit):
             self._parts.quotas.usage.drop(index)
             self._parts.catalog.end_delete(index)
             return outputs
+
+    def delete(self, selection: Selection, *, superseded: bool = False, from_disk: bool = False) -> Deletion:
+        """Delete what a selection takes, in two stages.
+
+        The first one is done when the call returns: the outputs are deleted durably, the text of live
+        sessions is retracted and what they write from now on is not stored, nothing of both is drafted. What
+        drafting learned in these namespaces is reset, because it depends on their text.
+
+        The second one erases the text from the files of the data folder. The background thread does it within
+        about a minute, also after a restart; ``from_disk`` waits for it.
+
+        Args:
+            selection: of outputs and live sessions.
+            superseded: the text is part of other outputs, or was evicted: what was learned stays, and no
+                second stage follows.
+            from_disk: return after the second stage (:meth:`erase`).
+
+        Raises:
+            UnknownNamespaceError: the namespace of the selection does not exist.
+            StoreError: a part may be deleted; repeat the call.
+        """
+        deletion = self._parts.deleter.delete(selection, superseded=superseded)
+        if from_disk:
+            self.erase()
+        return replace(deletion, from_disk=from_disk)
+
+    def erase(self) -> None:
+        """Erase from the disk what was deleted, evicted or expired before this call.
+
+        Segments with such outputs are rewritten, and the free space of ``data.mdb`` is overwritten
+        (docs/format.md). Drafting continues; writes wait while the file is overwritten.
+
+        Raises:
+            StoreError: a part may be erased; repeat the call.
+            SegmentCancelledError: the cache was closed concurrently.
+        """
+        with self._parts.exclusive(), self._parts.close_guard.while_open():
+            self._parts.eraser.run()
 
     def read_by_default(self, paths: Sequence[str]) -> None:
         """Set the namespaces that every new session reads besides its own and those it names, as for corpora.

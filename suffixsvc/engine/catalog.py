@@ -316,6 +316,10 @@ class Catalog:
                 index.learner.load(learned)
         return self.stored()
 
+    def drop_learned(self, index: NamespaceIndex) -> None:
+        """Delete the stored tables that a namespace has learned. UnknownNamespaceError, StoreError."""
+        self._store.drop_state(index.path, _LEARNER_STATE)
+
     def save_learned(self) -> None:
         """Store the learned tables for the next process."""
         for index in self.stored():

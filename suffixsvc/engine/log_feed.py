@@ -128,6 +128,11 @@ class LogFeed:
         """The folder of segment files, which need not exist; None for a cache in memory."""
         return self._store.segment_folder
 
+    def unlearned(self, path: str) -> int:
+        """How often what drafting learned in a namespace was reset since its index was made."""
+        index = self._catalog.get(path)
+        return 0 if index is None else index.unlearned
+
     def record_use(
         self, path: str, output_ids: Sequence[OutputId], counts: StepCounts, learned: bytes = b""
     ) -> bool:

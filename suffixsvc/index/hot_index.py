@@ -20,6 +20,7 @@ from suffixsvc.index.output_use import OutputUse
 from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
 from suffixsvc.index.writer_ids import WriterIds
+from suffixsvc.selection import Selection
 from suffixsvc.types import NewOutput, StoredOutput, TokenArray
 from suffixsvc.values import as_int
 
@@ -41,6 +42,9 @@ class LiveText(Protocol):
 
     def discard(self) -> None:
         """Remove the text from the index for good, unless it belongs to an output in the log."""
+
+    def withdraw(self, selection: Selection) -> bool:
+        """Remove the text from the index for good, if the selection takes it; whether it did."""
 
     def held_bytes(self) -> int:
         """Memory of the text in bytes."""
@@ -92,6 +96,9 @@ class HotIndex:
         #: maintained by the engine's Maintenance and Sealer
         self.maintenance = MaintenanceState()
         self.index = Index(MAX_CONTEXT)
+        self._weights = weights
+        #: number of calls of :meth:`unlearn`
+        self.unlearned = 0
         self.learner = new_learner(weights)
         #: counters of the steps of this namespace's sessions
         self.counters = StepCounters(written)
@@ -255,3 +262,17 @@ class HotIndex:
             live = list(self._live)
         for text in live:
             text.discard()
+
+    def withdraw_live(self, selection: Selection) -> int:
+        """Retract the texts of the live sessions that a selection takes, for good; returns how many.
+
+        Closing these stores no output.
+        """
+        with self._lock:
+            live = list(self._live)
+        return sum(text.withdraw(selection) for text in live)
+
+    def unlearn(self) -> None:
+        """Replace what drafting has learned by the initial weights."""
+        self.unlearned += 1
+        self.learner.load(new_learner(self._weights).save())

@@ -13,11 +13,12 @@ import threading
 import time
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from suffixsvc import __version__
-from suffixsvc.access.caller import Caller
+from suffixsvc import __version__, wire
+from suffixsvc.access.caller import Caller, session_name
 from suffixsvc.access.principals import Right
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import Refusal
@@ -25,6 +26,7 @@ from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError,
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.runtime.log_output import dropped_lines
+from suffixsvc.selection import Selection
 from suffixsvc.service.followers.service import LEASE_SECONDS, FollowerService
 from suffixsvc.service.messages import converters
 from suffixsvc.service.messages.converters import shared_fields
@@ -194,14 +196,16 @@ class Handlers:
         try:
             for index, request in enumerate(requests):  # a message that is too large or late raises here
                 caller.require(Right.WRITE, request.namespace)
-                self._add(request, reply, first=index == 0)
+                self._add(request, reply, caller.principal, first=index == 0)
         except SuffixError as error:
             error.message += f" ({reply.outputs} outputs of this call were stored)"
             raise
         return reply
 
-    def _add(self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply, *, first: bool) -> None:
-        outputs = converters.new_outputs(request, self._limits)
+    def _add(
+        self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply, principal: str, *, first: bool
+    ) -> None:
+        outputs = converters.new_outputs(request, self._limits, principal)
         if outputs:
             namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
             reply.output_ids.extend(namespace.add_outputs(outputs))
@@ -245,18 +249,26 @@ class Handlers:
                 files = [held.enter_context(each.path.open("rb")) for each in exported.files]
             yield from converters.export_to_proto(exported, files, namespace.tokenizer)
 
-    def forget(self, request: pb.ForgetRequest, caller: Caller) -> pb.ForgetReply:
-        """Delete one output; the reply says which followers have applied the deletion."""
-        caller.require(Right.ADMIN, request.namespace)
-        self._require_namespace(request.namespace)
-        self._cache.namespace(request.namespace).forget(request.output_id)
-        return pb.ForgetReply(receipt=self.followers.receipt(request.namespace))
+    def delete(self, request: pb.DeleteRequest, caller: Caller) -> pb.DeleteReply:
+        """Delete what a selection takes; the reply says which followers have applied the deletion."""
+        selection = _permitted_selection(wire.selection_from_proto(request.selection), caller)
+        deletion = self._cache.delete(selection, superseded=request.superseded)
+        receipt = self.followers.receipt(deletion.namespaces)  # before the erasure, which takes longer
+        if request.from_disk:
+            self._cache.erase()
+        return pb.DeleteReply(
+            outputs=deletion.outputs,
+            sessions=deletion.sessions,
+            namespaces=deletion.namespaces,
+            receipt=receipt,
+            from_disk=request.from_disk,
+        )
 
     def delete_namespace(self, request: pb.DeleteNamespaceRequest, caller: Caller) -> pb.DeleteNamespaceReply:
-        """Delete a namespace with its outputs; the reply has their number, and a receipt as of Forget."""
+        """Delete a namespace with its outputs; the reply has their number, and a receipt as of Delete."""
         caller.require(Right.ADMIN, request.namespace)
         outputs = self._cache.delete_namespace(request.namespace, force=request.force)
-        return pb.DeleteNamespaceReply(outputs=outputs, receipt=self.followers.receipt(request.namespace))
+        return pb.DeleteNamespaceReply(outputs=outputs, receipt=self.followers.receipt([request.namespace]))
 
     def fetch_segment(
         self, request: watch_pb2.FetchSegmentRequest, caller: Caller
@@ -344,6 +356,22 @@ def _acquired(semaphore: threading.Semaphore, full: str, limit: int) -> Iterator
         yield
     finally:
         semaphore.release()
+
+
+def _permitted_selection(selection: Selection, caller: Caller) -> Selection:
+    """A selection whose session is that of its principal, or else of the caller.
+
+    Raises:
+        PermissionDeniedError: the caller may not delete from its namespace, or from all.
+    """
+    if selection.namespace:
+        caller.require(Right.ADMIN, selection.namespace)
+    else:
+        caller.require_everywhere(Right.ADMIN, "a deletion in all namespaces")
+    if not selection.session_id:
+        return selection
+    principal = caller.principal if selection.principal is None else selection.principal
+    return replace(selection, session_id=session_name(principal, selection.session_id).stored)
 
 
 def _refused_message(data: bytes, error: LimitExceededError) -> bytes:

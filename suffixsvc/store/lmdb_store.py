@@ -206,6 +206,11 @@ class LmdbStore(Store):
         self._store_clock(_CLOCK_PERIOD_SECONDS)
         return super().expire(now)
 
+    def scrub(self) -> None:
+        """Overwrite what ``data.mdb`` holds of deleted rows: free pages, gaps in pages, its end."""
+        self._require_may_wait()
+        self._thread.scrub()
+
     @property
     def schema(self) -> int:
         """Schema of the folder; an older one than the current if there was no room to migrate it."""

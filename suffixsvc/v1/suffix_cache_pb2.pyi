@@ -49,14 +49,16 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., output_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., reads: _Optional[_Iterable[str]] = ..., verify_cost: _Optional[_Union[_types_pb2.VerifyCost, _Mapping]] = ..., session_id: _Optional[str] = ..., follower_id: _Optional[str] = ..., private: bool = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session_id", "length", "follow_denied")
+    __slots__ = ("session_id", "length", "follow_denied", "no_store")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_DENIED_FIELD_NUMBER: _ClassVar[int]
+    NO_STORE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     length: int
     follow_denied: bool
-    def __init__(self, session_id: _Optional[str] = ..., length: _Optional[int] = ..., follow_denied: bool = ...) -> None: ...
+    no_store: bool
+    def __init__(self, session_id: _Optional[str] = ..., length: _Optional[int] = ..., follow_denied: bool = ..., no_store: bool = ...) -> None: ...
 
 class StepRequest(_message.Message):
     __slots__ = ("session_id", "seq", "new_token_ids", "at", "max_draft_tokens", "verify_cost", "tree", "verified")
@@ -329,19 +331,52 @@ class ExportNgramsPiece(_message.Message):
     data: bytes
     def __init__(self, file: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
-class ForgetRequest(_message.Message):
-    __slots__ = ("namespace", "output_id")
+class Selection(_message.Message):
+    __slots__ = ("namespace", "output_ids", "session_id", "labels", "principal", "older_than_seconds")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    OUTPUT_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    OLDER_THAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
-    output_id: int
-    def __init__(self, namespace: _Optional[str] = ..., output_id: _Optional[int] = ...) -> None: ...
+    output_ids: _containers.RepeatedScalarFieldContainer[int]
+    session_id: str
+    labels: _containers.ScalarMap[str, str]
+    principal: str
+    older_than_seconds: float
+    def __init__(self, namespace: _Optional[str] = ..., output_ids: _Optional[_Iterable[int]] = ..., session_id: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., principal: _Optional[str] = ..., older_than_seconds: _Optional[float] = ...) -> None: ...
 
-class ForgetReply(_message.Message):
-    __slots__ = ("receipt",)
+class DeleteRequest(_message.Message):
+    __slots__ = ("selection", "superseded", "from_disk")
+    SELECTION_FIELD_NUMBER: _ClassVar[int]
+    SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
+    FROM_DISK_FIELD_NUMBER: _ClassVar[int]
+    selection: Selection
+    superseded: bool
+    from_disk: bool
+    def __init__(self, selection: _Optional[_Union[Selection, _Mapping]] = ..., superseded: bool = ..., from_disk: bool = ...) -> None: ...
+
+class DeleteReply(_message.Message):
+    __slots__ = ("outputs", "sessions", "namespaces", "receipt", "from_disk")
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    FROM_DISK_FIELD_NUMBER: _ClassVar[int]
+    outputs: int
+    sessions: int
+    namespaces: _containers.RepeatedScalarFieldContainer[str]
     receipt: _watch_pb2.DeletionReceipt
-    def __init__(self, receipt: _Optional[_Union[_watch_pb2.DeletionReceipt, _Mapping]] = ...) -> None: ...
+    from_disk: bool
+    def __init__(self, outputs: _Optional[int] = ..., sessions: _Optional[int] = ..., namespaces: _Optional[_Iterable[str]] = ..., receipt: _Optional[_Union[_watch_pb2.DeletionReceipt, _Mapping]] = ..., from_disk: bool = ...) -> None: ...
 
 class DeleteNamespaceRequest(_message.Message):
     __slots__ = ("namespace", "force")

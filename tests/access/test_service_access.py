@@ -23,6 +23,7 @@ from suffixsvc.errors import (
     UnknownSessionError,
 )
 from suffixsvc.lookup_records import RecordFile
+from suffixsvc.selection import Selection
 from suffixsvc.transport.identity import ClientIdentity
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc, watch_pb2
@@ -141,7 +142,7 @@ METHODS: dict[str, tuple[Callable[[SuffixClient, str], Any], set[Right]]] = {
     "Watch": (_follow, {Right.FOLLOW}),
     "FetchSegment": (_fetch, {Right.FOLLOW}),
     "ExportNgrams": (_export, {Right.FOLLOW}),
-    "Forget": (lambda client, path: client.namespace(path).forget(10**6), {Right.ADMIN}),
+    "Delete": (lambda client, path: client.delete(Selection(path, [10**6])), {Right.ADMIN}),
     "DeleteNamespace": (lambda client, path: client.delete_namespace(path, force=True), {Right.ADMIN}),
 }
 #: errors that say that a call got past its check
@@ -215,7 +216,7 @@ def test_callers_without_a_valid_token_get_nothing_but_health(
             lambda: stub.CloseSession(pb.CloseSessionRequest(session_id="s"), metadata=metadata),
             lambda: stub.AddOutputs(iter([pb.AddOutputsRequest(namespace=PATH)]), metadata=metadata),
             lambda: list(stub.ExportNgrams(pb.ExportNgramsRequest(namespace=PATH), metadata=metadata)),
-            lambda: stub.Forget(pb.ForgetRequest(namespace=PATH, output_id=1), metadata=metadata),
+            lambda: stub.Delete(pb.DeleteRequest(), metadata=metadata),
             lambda: stub.DeleteNamespace(pb.DeleteNamespaceRequest(namespace=PATH), metadata=metadata),
             lambda: list(stub.Stream(iter([pb.StreamRequest(id=1)]), metadata=metadata)),
             lambda: list(stub.Watch(iter([watch_pb2.WatchRequest()]), metadata=metadata)),

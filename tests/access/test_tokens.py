@@ -93,20 +93,12 @@ def test_revoking_removes_all_or_nothing(tmp_path: Path) -> None:
     assert file.read().find(second, NOW) is not None
 
 
-@pytest.mark.parametrize("name", ["", "*", "a/b", "a b", "..", "x" * 65, "a\n"])
+@pytest.mark.parametrize("name", ["", "*", "a/b", "a b", "..", "x" * 65, "a\n", 'a"b', "ä"])
 def test_names_of_principals(tmp_path: Path, name: str) -> None:
     file = TokenFile(tmp_path / "t.toml")
     with pytest.raises(InvalidConfigError, match="principal must be a name"):
         file.create(name)
     assert not file.path.exists()
-
-
-def test_a_name_with_quotes_is_written_and_read(tmp_path: Path) -> None:
-    file = TokenFile(tmp_path / "t.toml")
-    text = file.create('a"b\\c')
-    found = file.read().find(text, NOW)
-    assert found is not None
-    assert found.principal == 'a"b\\c'
 
 
 @pytest.mark.parametrize(

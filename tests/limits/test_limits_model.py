@@ -144,7 +144,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def forget(self, path: str, which: int) -> None:
         if self.kept[path]:
             output_id = self.kept[path].pop(which % len(self.kept[path]))
-            self.cache.namespace(path).forget(output_id)
+            self.cache.namespace(path).delete(output_ids=[output_id])
 
     @rule()
     def evict(self) -> None:

@@ -28,7 +28,7 @@ def test_without_followers_a_receipt_is_empty_and_nothing_waits(tmp_path: Path) 
     with SuffixCache(tmp_path / "d") as cache, watched(cache) as address, SuffixClient(address) as client:
         namespace = client.namespace(PATH)
         first = namespace.add_output([1])
-        assert namespace.forget(first) == DeletionReceipt()
+        assert namespace.delete(output_ids=[first]).receipt == DeletionReceipt()
         namespace.add_output([1])
         deleted = client.delete_namespace(PATH)
         assert (deleted, deleted.receipt) == (1, DeletionReceipt())
@@ -48,7 +48,7 @@ def test_an_acknowledging_and_a_silent_follower(tmp_path: Path) -> None:
             follow(mute)
             elsewhere.follow("b")
             elsewhere.until(lambda: "b" in elsewhere.held, "contents")
-            receipt = namespace.forget(outputs[0])
+            receipt = namespace.delete(output_ids=[outputs[0]]).receipt
             assert receipt == DeletionReceipt(
                 (FollowerName("answers", "a test"),), (FollowerName("mute", "a test"),)
             )
@@ -59,7 +59,9 @@ def test_an_acknowledging_and_a_silent_follower(tmp_path: Path) -> None:
                 lambda: [each.follower_id for each in namespace.stats().followers] == ["answers"],
                 "it follows no more",
             )
-            assert namespace.forget(outputs[1]) == DeletionReceipt((FollowerName("answers", "a test"),))
+            assert namespace.delete(output_ids=[outputs[1]]).receipt == DeletionReceipt(
+                (FollowerName("answers", "a test"),)
+            )
             deleted = client.delete_namespace(PATH)
             assert deleted == 1
             assert deleted.receipt == DeletionReceipt((FollowerName("answers", "a test"),))
@@ -77,9 +79,9 @@ def test_a_follower_that_vanished_is_silent_for_a_lease(tmp_path: Path) -> None:
         with WatchReader(address, hello("gone")) as reader:
             follow(reader)
         eventually(lambda: not client.stats().followers[0].connected, "it has gone")
-        assert namespace.forget(outputs[0]).silent == (FollowerName("gone", "a test"),)
+        assert namespace.delete(output_ids=[outputs[0]]).receipt.silent == (FollowerName("gone", "a test"),)
         eventually(lambda: not client.stats().followers, "its lease is over")
-        assert namespace.forget(outputs[1]) == DeletionReceipt()
+        assert namespace.delete(output_ids=[outputs[1]]).receipt == DeletionReceipt()
 
 
 def test_positions_that_were_not_sent_do_not_count(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_positions_that_were_not_sent_do_not_count(tmp_path: Path) -> None:
             reader.report(LogPosition(at.node_id ^ 1, at.lsn, at.run))
             eventually(lambda: client.stats().followers[0].held_bytes, "the reports have arrived")
             assert client.stats().followers[0].applied_lsn == 0
-            assert namespace.forget(output).silent
+            assert namespace.delete(output_ids=[output]).receipt.silent
 
 
 # -------------------------------------------------------------------------------------- the registry

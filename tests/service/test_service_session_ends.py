@@ -23,7 +23,7 @@ from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 from support.engine_parts import parts_of
-from support.service_sessions import LIMITS, live_entry, live_ids, open_session, step, tokens
+from support.service_sessions import LIMITS, deletion_of, live_entry, live_ids, open_session, step, tokens
 
 
 class TestEnd:
@@ -103,7 +103,7 @@ class TestEnd:
             handlers.step(step(session, 5, 6), OPERATOR_CALLER)
             handlers.sessions.expire(time.monotonic() + 1000)
             [row] = parts_of(cache).store.scan()
-            handlers.forget(pb.ForgetRequest(namespace="a", output_id=row.output_id), OPERATOR_CALLER)
+            handlers.delete(deletion_of("a", row.output_id), OPERATOR_CALLER)
             if not discard:
                 open_session(handlers, session)
                 handlers.step(step(session, 5, 6, 7), OPERATOR_CALLER)
@@ -187,7 +187,7 @@ class TestBulk:
     def test_querying_a_namespace_does_not_create_it(self, handlers: Handlers) -> None:
         for call in (
             lambda: handlers.get_stats(pb.GetStatsRequest(namespace="ghost"), OPERATOR_CALLER),
-            lambda: handlers.forget(pb.ForgetRequest(namespace="ghost", output_id=1), OPERATOR_CALLER),
+            lambda: handlers.delete(deletion_of("ghost", 1), OPERATOR_CALLER),
         ):
             with pytest.raises(UnknownNamespaceError):
                 call()
@@ -238,7 +238,7 @@ def test_a_prefix_of_namespaces_is_compared_by_segments(handlers: Handlers, cach
 def test_querying_a_namespace_does_not_list_all_of_them(
     handlers: Handlers, cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What happened: every Forget sorted a list of all namespaces to find its own."""
+    """What happened: every deletion sorted a list of all namespaces to find its own."""
     output_id = cache.namespace("a").add_output([1, 2, 3])
 
     def listed(_: SuffixCache) -> None:
@@ -246,9 +246,9 @@ def test_querying_a_namespace_does_not_list_all_of_them(
 
     monkeypatch.setattr(SuffixCache, "namespaces", listed)
     assert handlers.get_stats(pb.GetStatsRequest(namespace="a"), OPERATOR_CALLER).outputs == 1
-    handlers.forget(pb.ForgetRequest(namespace="a", output_id=output_id), OPERATOR_CALLER)
+    handlers.delete(deletion_of("a", output_id), OPERATOR_CALLER)
     for ask in (
-        lambda: handlers.forget(pb.ForgetRequest(namespace="b", output_id=1), OPERATOR_CALLER),
+        lambda: handlers.delete(deletion_of("b", 1), OPERATOR_CALLER),
         lambda: handlers.get_stats(pb.GetStatsRequest(namespace="b"), OPERATOR_CALLER),
     ):
         with pytest.raises(UnknownNamespaceError):

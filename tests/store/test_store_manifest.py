@@ -273,7 +273,7 @@ def test_without_room_for_a_manifest_history_is_served_and_nothing_sealed(tmp_pa
     environment.handles = {name: handle for name, handle in environment.handles.items() if SCHEMAS[name] == 1}
     assert store.segments("acme/a") == []
     assert store.tombstones("acme/a") == {}
-    with pytest.raises(StoreFullError, match="manifest"):
+    with pytest.raises(StoreFullError, match="'segments'"):
         store.add_segment("acme/a", "a", 1, {3: 40})
     store.forget("acme/a", 3)
     store.check()

@@ -122,7 +122,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("version", ["v1", "v2", "v3"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4"])
 @pytest.mark.parametrize(
     "point",
     [

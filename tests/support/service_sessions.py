@@ -10,7 +10,7 @@ from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.sessions.entries import SessionEntry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
-__all__ = ["LIMITS", "live_entry", "live_ids", "open_session", "step", "tokens"]
+__all__ = ["LIMITS", "deletion_of", "live_entry", "live_ids", "open_session", "step", "tokens"]
 
 LIMITS = Limits(max_sessions=3, max_session_tokens=100, session_idle_seconds=60)
 
@@ -30,6 +30,11 @@ def step(session_id: str, *ids: int, seq: int = 0, at: int | None = None, width:
     return pb.StepRequest(
         session_id=session_id, seq=seq, new_token_ids=tokens(*ids), at=at, max_draft_tokens=width
     )
+
+
+def deletion_of(namespace: str, *output_ids: int) -> pb.DeleteRequest:
+    """A request to delete outputs of a namespace."""
+    return pb.DeleteRequest(selection=pb.Selection(namespace=namespace, output_ids=output_ids))
 
 
 def live_entry(handlers: Handlers, session_id: str) -> SessionEntry:

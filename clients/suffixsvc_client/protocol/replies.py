@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from suffixsvc import wire
 from suffixsvc.errors import SuffixError
-from suffixsvc.types import DeletionReceipt, FollowerName
+from suffixsvc.types import Deletion, DeletionReceipt, FollowerName
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1.watch_pb2 import DeletionReceipt as DeletionReceiptMessage
 from suffixsvc.v1.watch_pb2 import FollowerName as FollowerNameMessage
@@ -175,6 +175,17 @@ def deletion_receipt(receipt: DeletionReceiptMessage) -> DeletionReceipt:
         return tuple(FollowerName(each.follower_id, each.description) for each in followers)
 
     return DeletionReceipt(names(receipt.acknowledged), names(receipt.silent))
+
+
+def deletion(reply: pb.DeleteReply) -> Deletion:
+    """The result of a deletion."""
+    return Deletion(
+        reply.outputs,
+        reply.sessions,
+        tuple(reply.namespaces),
+        reply.from_disk,
+        deletion_receipt(reply.receipt),
+    )
 
 
 def server_info(reply: pb.GetServerInfoReply) -> ServerInfo:

@@ -272,6 +272,7 @@ class SessionState:
         _require_match(reply, self.session_id, self._opening_end)
         with self._lock:
             self.follow_denied = reply.follow_denied
+            self.private = self.private or reply.no_store
             return [
                 self._unary_request(piece) for piece in self._tokens.pieces(reply.length, self._opening_end)
             ]

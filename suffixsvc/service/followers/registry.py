@@ -42,6 +42,7 @@ class Follower:
         live_lost: times that its live text was dropped.
         unacknowledged_tokens: of its sessions, as it reported.
         live_queued: returns the bytes of live text that wait to be sent to it.
+        unlearned: how often each namespace had unlearned when the follower last reported what it learned.
     """
 
     name: FollowerName
@@ -58,6 +59,7 @@ class Follower:
     live_lost: int = 0
     unacknowledged_tokens: int = 0
     live_queued: Callable[[], int] = _nothing
+    unlearned: dict[str, int] = field(default_factory=dict)
 
     def may_hold(self, path: str) -> bool:
         """Whether it may draft from a namespace."""
@@ -115,7 +117,7 @@ class FollowerRegistry:
         with self._changed:
             before = self._followers.pop(key, None)
             if before is not None:
-                follower.live_lost = before.live_lost
+                follower.live_lost, follower.unlearned = before.live_lost, before.unlearned
                 follower.carried = before.carried | frozenset(before.namespaces)
             self._followers[key] = follower
         if before is not None and before.left_at is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator, Iterator
+import time
+from collections.abc import Callable, Collection, Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -151,9 +152,18 @@ class FollowerService:
         file = self._segments.open(request.namespace, request.name, request.offset)
         return self._segments.pieces(file)
 
-    def receipt(self, path: str) -> pb.DeletionReceipt:
-        """Wait a short time for the followers of a namespace to apply a deletion that is durable."""
-        seconds = min(_RECEIPT_SECONDS, self.registry.lease_seconds)
+    def receipt(self, paths: Collection[str]) -> pb.DeletionReceipt:
+        """Wait a short time for the followers of namespaces to apply a deletion that is durable."""
+        until = time.monotonic() + min(_RECEIPT_SECONDS, self.registry.lease_seconds)
+        receipts = [self._receipt_of(path, max(0.0, until - time.monotonic())) for path in paths]
+        silent = dict.fromkeys(each for receipt in receipts for each in receipt.silent)
+        acknowledged = dict.fromkeys(each for receipt in receipts for each in receipt.acknowledged)
+        return pb.DeletionReceipt(
+            acknowledged=[_name_to_proto(each) for each in acknowledged if each not in silent],
+            silent=[_name_to_proto(each) for each in silent],
+        )
+
+    def _receipt_of(self, path: str, seconds: float) -> DeletionReceipt:
         try:
             receipt = self.registry.receipt(path, self._cache.feed.position, seconds)
         except SuffixError as error:  # the store failed after the deletion, which is not undone
@@ -165,10 +175,7 @@ class FollowerService:
                 namespace=path,
                 silent=[each.follower_id for each in receipt.silent[:16]],
             )
-        return pb.DeletionReceipt(
-            acknowledged=[_name_to_proto(each) for each in receipt.acknowledged],
-            silent=[_name_to_proto(each) for each in receipt.silent],
-        )
+        return receipt
 
     def check_rights(self) -> None:
         """Make all streams look again at what their callers may follow."""

@@ -190,6 +190,7 @@ class FollowerStream:
             Right.FOLLOW, path
         ):  # before its next report, which ends what the stream before this one carried
             self._registry.follow(self.follower, path)
+            self.follower.unlearned.setdefault(path, self._feed.unlearned(path))
         with self._lock:
             self._pending.pop(path, None)
             self._pending[path] = follow
@@ -216,13 +217,24 @@ class FollowerStream:
             if path not in self.follower.namespaces or not self.caller.may(Right.FOLLOW, path):
                 continue
             # what a reader's drafting learned must not change the drafts of those that write
-            lessons = learned if self.caller.may(Right.WRITE, path) else b""
-            if not self._feed.record_use(path, output_ids, counts, lessons):
+            kept = self.caller.may(Right.WRITE, path) and self._is_of_present_text(path, learned)
+            if not self._feed.record_use(path, output_ids, counts, learned if kept else b""):
                 log.warning(
                     "what a follower learned is not merged: it is damaged or of another version",
                     namespace=path,
                     **self._about,
                 )
+
+    def _is_of_present_text(self, path: str, learned: bytes) -> bool:
+        """Whether a follower learned this after the last deletion that reset what its namespace has learned.
+
+        The first report after a deletion is of before it in part, and is left out.
+        """
+        unlearned = self._feed.unlearned(path)
+        known = self.follower.unlearned.get(path) == unlearned
+        if learned:
+            self.follower.unlearned[path] = unlearned
+        return known
 
     def _live_text_lost(self) -> None:
         self._registry.count_lost(self.follower)

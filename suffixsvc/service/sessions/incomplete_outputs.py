@@ -6,14 +6,13 @@ Its own output replaces that one; a discard removes both.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from suffixsvc.access.caller import SessionName
-from suffixsvc.errors import UnknownOutputError, UnknownSessionError
+from suffixsvc.errors import UnknownSessionError
 from suffixsvc.service.sessions.entries import ClosedSession
 from suffixsvc.types import IncompleteOutput, OutputId
 
@@ -36,9 +35,7 @@ def forget(cache: SuffixCache, outputs: Sequence[IncompleteOutput], replacement:
         if each.output_id == replacement:
             continue  # resumed and stored again without new tokens
         try:
-            cache.namespace(each.namespace).forget(each.output_id)
-        except UnknownOutputError:
-            continue  # forgotten by another call
+            cache.namespace(each.namespace).delete(output_ids=[each.output_id], superseded=True)
         except Exception as error:  # any exception: the output is stored
             log.warning("incomplete output not forgotten", output=each.output_id, error=str(error))
 
@@ -70,7 +67,6 @@ def discard(cache: SuffixCache, name: SessionName, closed: ClosedSession | None)
                 remedy="Open it again with its namespace, prompt and output so far; then discard it.",
             )
         namespace, output_ids = outputs[-1].namespace, (outputs[-1].output_id,)
-    for output_id in output_ids:
-        with contextlib.suppress(UnknownOutputError):  # forgotten by another call or by its time to live
-            cache.namespace(namespace).forget(output_id)
+    if output_ids:
+        cache.namespace(namespace).delete(output_ids=output_ids, superseded=True)
     return bool(output_ids)

@@ -95,10 +95,15 @@ class SessionRegistry:
                     session_id=session_id,
                     length=session.length,
                     follow_denied=bool(request.follower_id) and not _may_follow(request, caller),
+                    no_store=not session.visible,
                 )
 
     def _open_engine_session(
-        self, entry: SessionEntry, request: pb.OpenSessionRequest, arguments: OpeningArguments, cost: Cost
+        self,
+        entry: SessionEntry,
+        request: pb.OpenSessionRequest,
+        arguments: OpeningArguments,
+        cost: Cost,
     ) -> Session | None:
         """Open under the entry's lock; None if the entry was removed from the table in the meantime."""
         if self.table.get(entry.name) is not entry:
@@ -106,7 +111,12 @@ class SessionRegistry:
         try:
             entry.require_rights()  # again: sessions in the table are ended when rights are taken away
             namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
-            session = namespace.open_session(*arguments, private=request.private)
+            session = namespace.open_session(
+                *arguments,
+                private=request.private,
+                principal=entry.caller.principal,
+                session_id=entry.name.stored,
+            )
         except BaseException:
             self.table.remove_unopened(entry)
             raise
@@ -259,9 +269,7 @@ class SessionRegistry:
         replaced = incomplete_outputs.contained_in(self._cache, session, entry.name)
         entry.resumed_outputs = tuple(each.output_id for each in replaced)
         try:
-            output_id = session.close(
-                commit, incomplete=incomplete, wait=wait or bool(replaced), session_id=entry.name.stored
-            )
+            output_id = session.close(commit, incomplete=incomplete, wait=wait or bool(replaced))
         except Exception:
             self.failed_closes.record(entry, session.length)
             raise

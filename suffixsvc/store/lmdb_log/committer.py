@@ -15,6 +15,7 @@ import structlog
 
 from suffixsvc.clock import StoreClock
 from suffixsvc.errors import StoreCorruptError, StoreError
+from suffixsvc.store.files import scrub
 from suffixsvc.store.files.folder import FULL_ERRNOS, disk_error
 from suffixsvc.store.lmdb_log.environment import Environment
 from suffixsvc.store.lmdb_log.lmdb_errors import is_out_of_space, store_error_of
@@ -125,6 +126,27 @@ class Committer:
             return False
         self.times_reopened += 1
         return True
+
+    def scrub(self) -> None:
+        """Overwrite what the file holds of deleted rows, all of which earlier commits than the last deleted.
+
+        Raises:
+            StoreError: a part may be overwritten; the log is unchanged.
+        """
+        if self.broken is not None:
+            raise self.broken
+        try:
+            self._environment.renew()
+        except StoreError as e:  # there is no environment: recovery opens one
+            self.broken = e
+            self.backoff.begin()
+            raise
+        path = self._environment.path
+        try:
+            written = scrub.scrub(path, self._environment.sync_point)
+        except OSError as e:
+            raise disk_error(e, path, "overwriting deleted rows in") from e
+        log.info("deleted rows overwritten", folder=path, written_bytes=written)
 
     def mark_working(self) -> None:
         """Record that a commit succeeded."""

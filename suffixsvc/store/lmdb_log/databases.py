@@ -79,8 +79,8 @@ class LmdbTables:
         handle = self._handles.get(database)
         if handle is None:
             raise StoreFullError(
-                "the data folder must have a manifest",
-                expected="room for one when the folder was opened",
+                f"the data folder must have the database {database!r}",
+                expected="room for it when the folder was opened",
                 remedy="Free disk space or raise Limits.max_store_bytes, and open it again.",
             )
         self.lmdb_txn.put(key, value, db=handle)

@@ -292,6 +292,16 @@ class Environment:
             datafile.roll_back(self.path, self.failed_commit)
         self.sync_point("reopen-restored")
         datafile.verify(self.path)
+        self._replace_env()
+        self._journal.clear()
+        self.failed_commit = None
+
+    def _replace_env(self) -> None:
+        """Close the LMDB environment and open the file again; reads wait. It has to hold the last commit.
+
+        Raises:
+            StoreError: there is no environment until a later call succeeds.
+        """
         with self._map_lock.exclusive():
             try:
                 self._close_env()
@@ -304,8 +314,17 @@ class Environment:
                 if isinstance(error, lmdb.Error):
                     raise store_error_of(error, f"opening {self.path} again") from error
                 raise
-        self._journal.clear()
-        self.failed_commit = None
+
+    def renew(self) -> None:
+        """Replace the LMDB environment, whose memory has copies of pages, deleted rows among them, which a
+        later commit may write into the gaps of its pages. Afterwards no reader uses an older transaction than
+        the last one. Store's thread, without an open transaction.
+
+        Raises:
+            StoreError: as after a failed commit, :meth:`reopen` must follow.
+        """
+        self._replace_env()
+        self.sync_point("scrub-renewed")
 
     def _require_same(self, found: Snapshot) -> None:
         """Raise StoreCorruptError unless the file holds the last acknowledged commit."""

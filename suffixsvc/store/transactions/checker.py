@@ -1,6 +1,7 @@
 """Consistency check of all records of a store: reads every record and compares the databases.
 
     log row ── names a namespace ─────────────── namespaces
+       ├───── names a principal, or none ─────── principals: numbers from 1 on, different names
        ├───── refers to a payload ────────────── payloads: the content has the hash in its key
        ├───── is counted ─────────────────────── refs: the number of rows that refer to the payload
        ├───── is indexed by namespace ────────── by_namespace: no other entries
@@ -36,6 +37,10 @@ _INDEXES: Final[dict[Database, str]] = {
 }
 
 
+#: keys of "meta" that are read with the snapshot, or checked on their own
+_META_KEYS: Final = (keys.SCHEMA_KEY, keys.COUNTERS_KEY, keys.NODE_KEY, keys.HISTORY_KEY, keys.ERASURE_KEY)
+
+
 def check_view(view: ReadView) -> None:
     """Check the databases of one transaction against each other and against the view's snapshot.
 
@@ -57,6 +62,8 @@ def check_view(view: ReadView) -> None:
     _check_segments(view, sealed)
     _check_payloads(view, references)
     _check_state(view)
+    for _ in _items(view, "principals", 4):  # decoded with the snapshot
+        pass
     totals = view.counters
     for what, expected, got in (
         ("outputs", totals.outputs, counted["log"]),
@@ -77,7 +84,7 @@ def _check_meta(view: ReadView) -> None:
     for key, value in _items(view, "meta"):
         if key == keys.CLOCK_KEY:
             table_records.decode_clock(value)
-        elif key not in (keys.SCHEMA_KEY, keys.COUNTERS_KEY, keys.NODE_KEY, keys.HISTORY_KEY):
+        elif key not in _META_KEYS:
             raise corrupt(f"meta holds an unknown key {key!r}")
     found = load_snapshot(view.tables)
     if found.node_id != view.node_id:
@@ -86,8 +93,12 @@ def _check_meta(view: ReadView) -> None:
         raise corrupt("the counters on disk must be those in memory", view.counters, found.counters)
     if view.tables.has("deletions") and found.history != view.history:
         raise corrupt("the history on disk must be the one in memory", view.history, found.history)
+    if view.tables.has("principals") and found.erasure != view.erasure:
+        raise corrupt("the erasure on disk must be the one in memory", view.erasure, found.erasure)
     if found.names != view.names:
         raise corrupt("the namespaces on disk must be those in memory")
+    if found.principals != view.principals:
+        raise corrupt("the principals on disk must be those in memory")
     if found.manifests != view.manifests:
         raise corrupt("the manifests on disk must be those in memory")
 
@@ -100,6 +111,8 @@ def _check_row(view: ReadView, record: log_records.LogRecord) -> None:
         )
     if number not in view.names.by_id:
         raise corrupt(f"log record {lsn} is of an unknown namespace", got=number)
+    if view.principals.name_of(record.principal) is None:
+        raise corrupt(f"log record {lsn} is of an unknown principal", got=record.principal)
     for database, key, value in index_entries(record):
         if view.tables.get(database, key) != value:
             raise corrupt(f"log record {lsn} is not listed by its {_INDEXES[database]}")

@@ -12,7 +12,13 @@ from dataclasses import replace
 from typing import Final
 
 from suffixsvc.clock import ClockReading, ExpiryCutoff
-from suffixsvc.errors import InvalidInputError, StoreError, namespace_being_deleted, tokenizer_mismatch
+from suffixsvc.errors import (
+    InvalidInputError,
+    LimitExceededError,
+    StoreError,
+    namespace_being_deleted,
+    tokenizer_mismatch,
+)
 from suffixsvc.store.records import keys, log_records, table_records
 from suffixsvc.store.records.framing import corrupt, encode_text
 from suffixsvc.store.records.validation import CheckedOutput, unknown_output
@@ -23,6 +29,8 @@ from suffixsvc.types import AppendedIds, NamespaceRecord, OutputId, SegmentRecor
 
 #: deletions that the log holds: a reader that has followed it up to an older one begins again
 MAX_DELETIONS: Final = 1 << 16
+#: principals that the store knows, all of which are in memory
+MAX_PRINCIPALS: Final = 1 << 16
 
 
 class WriteView(ReadView):
@@ -73,7 +81,8 @@ class WriteView(ReadView):
         )
         self.node_id = self.node_id or secrets.randbits(64) or 1
         self.put("meta", keys.NODE_KEY, table_records.encode_node(self.node_id))
-        self._put_history(table_records.History(self.counters.last_lsn))
+        if self.tables.get("meta", keys.HISTORY_KEY) is None:
+            self._put_history(table_records.History(self.counters.last_lsn))
 
     # --- namespaces and states ----------------------------------------------------------------------------
 
@@ -152,12 +161,36 @@ class WriteView(ReadView):
             if self.node_id:  # not in a folder of an older schema
                 uuid = output.uuid or keys.generated_uuid(self.node_id, lsn)
                 record = replace(record, uuid=uuid, node_id=self.node_id, session_id=output.session_id)
+            if output.principal:
+                record = replace(record, principal=self._principal_number(output.principal))
             self.put("log", keys.log_key(lsn), log_records.encode_log(record))
             for database, index_key, value in index_entries(record):
                 self.put(database, index_key, value)
             self._count(1, is_new, record.token_count, last_lsn=lsn)
             ids.append(lsn)
         return ids
+
+    def _principal_number(self, name: str) -> int:
+        """Return the number of a principal, which is added if it is new.
+
+        Raises:
+            StoreFullError: the folder is of an older schema, without room for the current one.
+            LimitExceededError: there are too many.
+        """
+        number = self.principals.numbers.get(name)
+        if number is not None:
+            return number
+        number = len(self.principals.names) + 1
+        if number > MAX_PRINCIPALS:
+            raise LimitExceededError(
+                "principals of a store must not be too many",
+                expected=f"at most {MAX_PRINCIPALS}",
+                got=f"{name!r} besides these",
+                remedy="Write with a principal that wrote before.",
+            )
+        self.put("principals", keys.principal_key(number), table_records.encode_principal(number, name))
+        self.principals = self.principals.plus(name)
+        return number
 
     def _count(self, outputs: int, payloads: int, tokens: int, **more: int) -> None:
         """Add to the totals."""
@@ -321,17 +354,6 @@ class WriteView(ReadView):
             if self.log_record(lsn) is not None:
                 self.delete(lsn)
                 self.undone.append(self.deleted.pop())
-
-    def delete_many(self, namespace: str, lsns: Sequence[OutputId]) -> list[StoredOutput]:
-        """Delete those of the rows that exist in the namespace."""
-        number = self.names.require(namespace)
-        return [self.delete(lsn) for lsn in lsns if self._is_of(number, lsn)]
-
-    def _is_of(self, number: int, lsn: int) -> bool:
-        return (
-            0 < lsn <= keys.LAST_LSN
-            and self.tables.get("by_namespace", keys.namespace_row_key(number, lsn)) is not None
-        )
 
     def delete_expired(
         self, cutoff: ExpiryCutoff, opened_lsn: int, limit: int, tokens: int
