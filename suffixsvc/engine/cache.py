@@ -37,7 +37,9 @@ from suffixsvc.store.base import Store
 from suffixsvc.types import Deletion, IncompleteOutput, NamespaceRecord
 
 
-def _open_store(path: str | Path | None, limits: Limits, migrate: bool, sync_point: SyncPoint) -> Store:
+def _open_store(
+    path: str | Path | None, limits: Limits, migrate: bool, ids_from_clock: bool, sync_point: SyncPoint
+) -> Store:
     if path is None:
         return stores.MemoryStore(limit_bytes=limits.max_store_bytes)
     if not isinstance(path, (str, Path)) or not str(path) or "\0" in str(path):
@@ -52,6 +54,7 @@ def _open_store(path: str | Path | None, limits: Limits, migrate: bool, sync_poi
         limit_bytes=limits.max_store_bytes,
         grace_seconds=limits.expiry_grace_seconds,
         migrate=migrate,
+        lsns_from_clock=ids_from_clock,
     )
 
 
@@ -69,6 +72,8 @@ class SuffixCache(ClosedOnExit):
             the log again. False: only :meth:`seal` and :meth:`compact` do.
         migrate: migrate a data folder of an earlier release, after a backup (docs/upgrading.md). False: such
             a folder is refused, if its schema differs.
+        ids_from_clock: ids of outputs in a data folder are times in microseconds instead of a count, so that
+            they do not disclose how much others write.
 
     Raises:
         InvalidInputError: ``starting_weights`` are not of this version.
@@ -87,13 +92,14 @@ class SuffixCache(ClosedOnExit):
         policies: Policies | None = None,
         background: bool = True,
         migrate: bool = False,
+        ids_from_clock: bool = False,
     ) -> None:
         new_learner(starting_weights)  # validated here rather than at the first namespace
         limits = Limits() if limits is None else limits
         policies = Policies() if policies is None else policies
         self._close_lock = threading.Lock()
         close_guard = CloseGuard()
-        store = _open_store(path, limits, migrate, self._sync_point)
+        store = _open_store(path, limits, migrate, ids_from_clock, self._sync_point)
         try:
             catalog = Catalog(store, policies, limits, starting_weights)
             outputs = OutputLog(store, catalog, close_guard, limits, self._sync_point)

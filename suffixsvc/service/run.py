@@ -105,6 +105,7 @@ def _serve_until_signal(config: ServeConfig) -> None:
             progress=progress,
             policies=access.policies,
             migrate=config.migrate,
+            ids_from_clock=True,
         )
     with cache:
         if config.preload is not None:

@@ -60,6 +60,7 @@ class LmdbStore(Store):
             folder was closed (:mod:`suffixsvc.clock`).
         migrate: migrate a folder of an older schema, after a backup (docs/upgrading.md); False refuses it.
         clock: the clocks of the machine.
+        lsns_from_clock: LSNs are store times in microseconds, as far as they rise; False: they count.
 
     Raises:
         StoreLockedError: the folder is open already.
@@ -80,6 +81,7 @@ class LmdbStore(Store):
         grace_seconds: float = Limits().expiry_grace_seconds,
         migrate: bool = False,
         clock: SystemTime | None = None,
+        lsns_from_clock: bool = False,
     ) -> None:
         for name, value, smallest in (
             ("limit_bytes", limit_bytes, MIN_LIMIT_BYTES),
@@ -108,7 +110,13 @@ class LmdbStore(Store):
         self._report_gap(has_grace_outputs)
         self._clock_stored_at = store_clock.now()
         self._opened_txn = environment.snapshot.counters.txn
-        committer = Committer(environment, append_cap, self._scans.record_deletions, store_clock)
+        committer = Committer(
+            environment,
+            append_cap,
+            self._scans.record_deletions,
+            store_clock,
+            lsns_from_clock=lsns_from_clock,
+        )
         self._thread = thread = StoreThread(environment, committer, free_cap=limit)
         # also runs at interpreter exit, while the (daemon) thread still does
         self._finalizer = weakref.finalize(self, _shut_down, environment.pid, thread)

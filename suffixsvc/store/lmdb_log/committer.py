@@ -68,6 +68,7 @@ class Committer:
         append_cap: bytes that the map may grow to for appends.
         on_deleted: called with the environment's commit lock held, before a commit that deletes rows.
         clock: its reading is stored with every commit.
+        lsns_from_clock: LSNs are store times in microseconds, as far as they rise.
     """
 
     def __init__(
@@ -76,11 +77,14 @@ class Committer:
         append_cap: int,
         on_deleted: Callable[[WriteView], None],
         clock: StoreClock,
+        *,
+        lsns_from_clock: bool = False,
     ) -> None:
         self._environment = environment
         self.append_cap = append_cap
         self._on_deleted = on_deleted
         self._clock = clock
+        self._lsns_from_clock = lsns_from_clock
         #: the error that broke the file; None while it can be written
         self.broken: StoreError | None = None
         self.backoff = _Backoff()
@@ -174,7 +178,8 @@ class Committer:
         results: dict[Operation[Any], Any] = {}
         txn = environment.begin_write()
         try:
-            view = WriteView(environment.tables(txn), environment.snapshot)
+            lowest_lsn = self._clock.now_us() if self._lsns_from_clock else 1
+            view = WriteView(environment.tables(txn), environment.snapshot, lowest_lsn)
             environment.sync_point("begun")
             for operation in batch:
                 before = view.writes

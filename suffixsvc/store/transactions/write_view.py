@@ -36,14 +36,19 @@ MAX_PRINCIPALS: Final = 1 << 16
 class WriteView(ReadView):
     """Reads and writes of one transaction.
 
+    Args:
+        tables, snapshot: see :class:`ReadView`.
+        lowest_lsn: the least LSN to assign, unless the log is there already.
+
     Attributes:
         writes: number of row writes so far; 0 means that the transaction changes nothing.
         deleted: rows that were deleted.
         undone: rows of interrupted appends that were deleted; scans do not receive them.
     """
 
-    def __init__(self, tables: Tables, snapshot: Snapshot) -> None:
+    def __init__(self, tables: Tables, snapshot: Snapshot, lowest_lsn: OutputId = 1) -> None:
         super().__init__(tables, snapshot)
+        self._lowest_lsn = lowest_lsn
         self.writes = 0
         self.deleted: list[StoredOutput] = []
         self.undone: list[StoredOutput] = []
@@ -331,7 +336,7 @@ class WriteView(ReadView):
 
     def _next_lsn(self) -> OutputId:
         """Return the LSN to assign next; the first one of a run is recorded."""
-        lsn = self.counters.last_lsn + 1
+        lsn = max(self.counters.last_lsn + 1, self._lowest_lsn)
         if self.tables.has("deletions") and self.history.run_of(lsn) != self.run:
             self._put_history(self.history.with_run(lsn, self.run))
         return lsn
