@@ -252,6 +252,8 @@ class Handlers:
     def delete(self, request: pb.DeleteRequest, caller: Caller) -> pb.DeleteReply:
         """Delete what a selection takes; the reply says which followers have applied the deletion."""
         selection = _permitted_selection(wire.selection_from_proto(request.selection), caller)
+        if request.from_disk:  # writes of all principals wait meanwhile
+            caller.require_everywhere(Right.ADMIN, "an erasure that is waited for")
         deletion = self._cache.delete(selection, superseded=request.superseded)
         receipt = self.followers.receipt(deletion.namespaces)  # before the erasure, which takes longer
         if request.from_disk:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from pathlib import Path
 
+import httpx
 import pytest
 
 from suffixsvc import SuffixCache
@@ -15,16 +14,10 @@ from support.access import ControlledService
 
 
 def status(url: str, authorization: str | None) -> int:
-    request = urllib.request.Request(url)  # noqa: S310 - http
-    if authorization is not None:
-        request.add_header("Authorization", authorization)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http
-            assert b"suffixsvc_" in answer.read()
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        assert b"suffixsvc_" not in error.read()
-        return error.code
+    headers = {} if authorization is None else {"Authorization": authorization}
+    answer = httpx.get(url, headers=headers, timeout=60)
+    assert (b"suffixsvc_" in answer.content) is (answer.status_code == 200)
+    return answer.status_code
 
 
 @pytest.mark.parametrize("controlled", [True, False])

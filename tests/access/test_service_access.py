@@ -269,6 +269,24 @@ def _refused(client: SuffixClient) -> bool:
     return False
 
 
+def test_deletions_take_what_the_caller_may_delete(service: ControlledService) -> None:
+    with service.client("alice") as alice, service.client("bob") as bob:
+        for client, path in ((alice, "alice/a"), (bob, "bob/b")):
+            with client.namespace(path).open_session([1], session_id="same") as session:
+                session.step([5, 6, 7])
+        for selection in (Selection(session_id="same"), Selection(principal="alice"), Selection("bob/b")):
+            with pytest.raises(PermissionDeniedError):
+                alice.delete(selection)
+        with pytest.raises(PermissionDeniedError, match="an erasure that is waited for"):
+            alice.delete(Selection("alice/a"), from_disk=True)
+        assert alice.delete(Selection("alice/a", principal="bob")).outputs == 0
+        assert alice.delete(Selection("alice/a", session_id="same")).outputs == 1
+        assert bob.namespace("bob/b").stats().outputs == 1
+        service.set_policy('[principals."alice"]\nadmin = ["*"]')
+        deleted = alice.delete(Selection(principal="bob", session_id="same"), from_disk=True)
+        assert (deleted.outputs, deleted.namespaces) == (1, ("bob/b",))
+
+
 def test_streams_of_a_revoked_token_end(service: ControlledService) -> None:
     with service.client("alice", step_timeout_s=1.0) as alice, service.client("bob") as bob:
         of_alice = alice.namespace("alice/a").open_session(SECRET)
