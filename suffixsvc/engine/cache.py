@@ -351,6 +351,7 @@ class SuffixCache(ClosedOnExit):
                 expiry_grace_seconds=store.expiry_grace_seconds,
                 store_reopened=store.reopened,
                 store_defects=store.defects,
+                erasure_due=bool(self._parts.store.erasure_due()),
                 **sums,
             )
 

@@ -423,7 +423,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class GetStatsReply(_message.Message):
-    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks", "store_reopened", "store_defects", "followers")
+    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks", "store_reopened", "store_defects", "erasure_due", "followers")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -450,6 +450,7 @@ class GetStatsReply(_message.Message):
     BACKGROUND_TASKS_FIELD_NUMBER: _ClassVar[int]
     STORE_REOPENED_FIELD_NUMBER: _ClassVar[int]
     STORE_DEFECTS_FIELD_NUMBER: _ClassVar[int]
+    ERASURE_DUE_FIELD_NUMBER: _ClassVar[int]
     FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
     outputs: int
     tokens: int
@@ -477,8 +478,9 @@ class GetStatsReply(_message.Message):
     background_tasks: _containers.RepeatedCompositeFieldContainer[BackgroundTask]
     store_reopened: int
     store_defects: int
+    erasure_due: bool
     followers: _containers.RepeatedCompositeFieldContainer[_watch_pb2.FollowerStats]
-    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ...) -> None: ...
+    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., erasure_due: bool = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ...) -> None: ...
 
 class BackgroundTask(_message.Message):
     __slots__ = ("name", "runs", "failures", "failures_in_a_row", "last_success", "last_error", "alive")

@@ -113,6 +113,7 @@ class ServiceStats:
     store_reopened: int = 0
     #: unexpected exceptions in the store's thread; each is in the service's log
     store_defects: int = 0
+    erasure_due: bool = False
 
 
 def service_stats(reply: pb.GetStatsReply) -> ServiceStats:
