@@ -6,6 +6,7 @@ away, end calls in progress: :meth:`AccessControl.refresh` reports changes to it
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import threading
@@ -21,7 +22,7 @@ from suffixsvc.access.grants import Grants
 from suffixsvc.access.policy_file import AccessPolicy, PolicyFile, read_policy_file
 from suffixsvc.access.principals import OPERATOR, Right
 from suffixsvc.access.tokens import TokenFile, Tokens
-from suffixsvc.errors import UnauthenticatedError
+from suffixsvc.errors import InvalidConfigError, UnauthenticatedError
 from suffixsvc.policies import Policies
 
 log = structlog.get_logger(__name__)
@@ -46,13 +47,19 @@ class AccessControl:
         tokens: file of the tokens; None: there are none. It need not exist yet.
         policy: policy file; None: no limits, and every principal has its own prefix only.
         insecure_network: callers from other machines are treated as those of this one.
+        required: callers must be authenticated even while no token and no principal is named.
 
     Raises:
         InvalidConfigError: a file is invalid.
     """
 
     def __init__(
-        self, tokens: TokenFile | None = None, policy: Path | None = None, *, insecure_network: bool = False
+        self,
+        tokens: TokenFile | None = None,
+        policy: Path | None = None,
+        *,
+        insecure_network: bool = False,
+        required: bool = False,
     ) -> None:
         self._token_file = tokens
         self._policy_path = policy
@@ -60,7 +67,7 @@ class AccessControl:
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], object]] = []
         self._public: tuple[str, ...] = ()
-        self._required = False
+        self._required = required
         # signatures first: a change while a file is read is found by the next refresh
         self._token_signature = _signature(None if tokens is None else tokens.path)
         self._policy_signature = _signature(policy)
@@ -71,6 +78,18 @@ class AccessControl:
     def required(self) -> bool:
         """Whether callers must be authenticated. It stays true: a removed file opens nothing."""
         return self._required
+
+    @property
+    def principals(self) -> frozenset[str]:
+        """Those that a token, a certificate or a user stands for."""
+        policy = self._policy.access
+        of_tokens = (token.principal for token in self._tokens)
+        return frozenset((*of_tokens, *policy.certificates.values(), *policy.uids.values()))
+
+    @property
+    def insecure_network(self) -> bool:
+        """Whether callers from other machines are treated as those of this one."""
+        return self._insecure_network
 
     @property
     def policies(self) -> Policies:
@@ -93,14 +112,15 @@ class AccessControl:
         """Return who makes a call.
 
         Args:
-            token: the presented bearer token; None: none is presented.
+            token: the presented bearer token; None: none is presented. Without a file of tokens, and without
+                principals, it is ignored: a client may send the one of another service.
             certificate_names: of the client's verified certificate: subject alternative names, common name.
             peer: where the call came from.
 
         Raises:
             UnauthenticatedError: the token is not valid, or neither token nor certificate names a principal.
         """
-        if token is not None:
+        if token is not None and (self._token_file is not None or self._required):
             return self._caller_of_token(token)
         of_certificate = self._policy.access.certificates
         for name in certificate_names:
@@ -132,7 +152,8 @@ class AccessControl:
         found = self._tokens.find(presented, datetime.now(UTC))
         if found is None and self._token_file is not None:
             if _signature(self._token_file.path) != self._token_signature:  # a new token need not wait
-                self.refresh()
+                with contextlib.suppress(InvalidConfigError):  # the operator's error, not the caller's
+                    self.refresh()
             found = self._tokens.find(presented, datetime.now(UTC))
         if found is None:
             raise UnauthenticatedError(

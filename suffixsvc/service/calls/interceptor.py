@@ -210,7 +210,5 @@ def _abort(error: Exception, method: str, context: grpc.ServicerContext) -> NoRe
     code, status = wire.status_of(typed)
     name = types_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
     log.info("call refused", method=method, code=name, error=str(typed))
-    context.set_trailing_metadata(
-        ((wire.ERROR_METADATA_KEY, wire.detail_from_error(typed).SerializeToString()),)
-    )
+    context.set_trailing_metadata(wire.error_metadata(typed))
     context.abort(grpc.StatusCode[status], typed.message[:1000])
