@@ -87,11 +87,12 @@ class DraftModels(ClosedOnExit):
                 model = resolve(draft)
                 self.process = stack.enter_context(RunningDraftProcess(model, process))
                 addresses = [self.process.address]
-            self._worker: DraftWorker = stack.enter_context(
+            opened: DraftWorker = (
                 connect(addresses[0], identity)
                 if len(addresses) == 1
                 else WorkerPool(addresses, identity=identity)
             )
+            self._worker = stack.enter_context(opened)
             self._tokenizers: tuple[LlamaTokenizer, LlamaTokenizer] | None = None
             try:
                 self._description = self._worker.check_vocabulary(self._vocabulary)
