@@ -7,7 +7,6 @@ is revoked or expires.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -18,13 +17,12 @@ import structlog
 
 from suffixsvc.access.caller import Caller
 from suffixsvc.access.control import AccessControl, Peer
-from suffixsvc.errors import UnauthenticatedError
+from suffixsvc.access.presented import bearer_token, peer_at
 
 log = structlog.get_logger(__name__)
 
 #: metadata key of a bearer token
 AUTHORIZATION: Final = "authorization"
-_SCHEME: Final = "bearer"
 #: properties of gRPC's authentication context that name the holder of a verified certificate
 _NAMES: Final = ("x509_subject_alternative_name", "x509_common_name")
 
@@ -35,25 +33,10 @@ def caller_of(context: grpc.ServicerContext, access: AccessControl) -> Caller:
     Raises:
         UnauthenticatedError: it presents nothing valid.
     """
-    token = None
-    for key, value in context.invocation_metadata():
-        if key == AUTHORIZATION:
-            if token is not None:
-                raise UnauthenticatedError("a call must have one authorization header", got="several")
-            token = _bearer_token(value)
+    token = bearer_token(value for key, value in context.invocation_metadata() if key == AUTHORIZATION)
     properties: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]  # not int
     names = [name.decode(errors="replace") for key in _NAMES for name in properties.get(key, ())]
     return access.authenticate(token, names, peer_of(context.peer()))
-
-
-def _bearer_token(value: str | bytes) -> str:
-    text = value if isinstance(value, str) else value.decode(errors="replace")
-    scheme, _, token = text.partition(" ")
-    if scheme.lower() != _SCHEME or not token.strip():
-        raise UnauthenticatedError(
-            "the authorization header must hold a bearer token", expected="'Bearer TOKEN'", got="another form"
-        )
-    return token.strip()
 
 
 def peer_of(name: str) -> Peer:
@@ -61,13 +44,7 @@ def peer_of(name: str) -> Peer:
     kind, _, address = name.partition(":")
     if kind == "unix":
         return Peer.OWN_USER
-    host = unquote(address.rpartition(":")[0]).strip("[]").partition("%")[0]
-    try:
-        found = ipaddress.ip_address(host)
-    except ValueError:
-        return Peer.NETWORK
-    mapped = getattr(found, "ipv4_mapped", None)
-    return Peer.LOOPBACK if (mapped or found).is_loopback else Peer.NETWORK
+    return peer_at(unquote(address.rpartition(":")[0]).strip("[]"))
 
 
 class LiveCalls:

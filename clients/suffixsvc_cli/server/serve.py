@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LIMITS: Final = Limits()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions(AccessOptions):
     """The command line.
 
