@@ -112,15 +112,15 @@ class AccessControl:
         """Return who makes a call.
 
         Args:
-            token: the presented bearer token; None: none is presented. Without a file of tokens, and without
-                principals, it is ignored: a client may send the one of another service.
+            token: the presented bearer token; None: none is presented. Without a file of tokens it is
+                ignored: a client may send that of another service, and OpenAI's clients always send one.
             certificate_names: of the client's verified certificate: subject alternative names, common name.
             peer: where the call came from.
 
         Raises:
             UnauthenticatedError: the token is not valid, or neither token nor certificate names a principal.
         """
-        if token is not None and (self._token_file is not None or self._required):
+        if token is not None and self._token_file is not None:
             return self._caller_of_token(token)
         of_certificate = self._policy.access.certificates
         for name in certificate_names:
