@@ -367,7 +367,7 @@ def test_a_certificate_names_its_principal(cycle: Path, files: TlsFiles, tmp_pat
         idle(server)
         stored = server.service.engine._memory.stored("sql")
         assert [each.outputs for each in stored] == [1]
-        # another one of the authority is connected, but stands for nobody
+        # another one of the authority is connected, but stands for no principal
         stranger = models(server, trusting(files, files.issue("other.example")))
         assert stranger.status_code == 401
         assert "other.example" in stranger.json()["error"]["message"]

@@ -211,8 +211,8 @@ def test_a_token_lets_its_client_in_and_an_empty_file_nobody(
     engine: DraftEngine, tokens: TokenFile, vocabulary: Vocabulary
 ) -> None:
     with open_to(engine, tokens) as address:  # the file does not exist yet
-        with DraftWorkerClient(address, NOBODY) as nobody, pytest.raises(UnauthenticatedError) as refused:
-            nobody.check_vocabulary(vocabulary)
+        with DraftWorkerClient(address, NOBODY) as stranger, pytest.raises(UnauthenticatedError) as refused:
+            stranger.check_vocabulary(vocabulary)
         assert "suffixsvc token create" in str(refused.value.remedy)
         with DraftWorkerClient(address, ClientIdentity(tokens.create("alice"))) as client:
             assert client.check_vocabulary(vocabulary).vocabulary.fingerprint == vocabulary.fingerprint
