@@ -157,6 +157,9 @@ def test_the_page_of_a_server_with_keys_asks_for_one(cycle: Path, tmp_path: Path
         page.wait(f"{TOKENS}.length === 40")
         assert "alice" in page.evaluate("document.getElementById('who').textContent")
         assert "hgfe" not in page.evaluate("document.body.textContent")
+        # the numbers are those of all principals, and not for this one
+        hidden = "[...document.querySelectorAll('[data-all]')].map(each => each.offsetParent === null)"
+        assert page.evaluate(hidden) == [True, True, True]
         assert not any("sfx_" in url for url in [*page.requests, page.evaluate("location.href")])
         assert page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
         check_own_requests(page, server)
