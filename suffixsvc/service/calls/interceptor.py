@@ -99,13 +99,16 @@ class CallInterceptor(grpc.ServerInterceptor):
             # messages of Stream are admitted one by one, because each has a reply (Handlers.message_bytes)
             return data if method == _STREAM or not caller else map(caller[0].admit, data)
 
+        # a call of one request and one answer ends by itself; cancelled, it would not say why
+        lasting = handler.unary_unary is None
+
         def answer(data: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            with self._admitted(method, context) as (permit, caller):
+            with self._admitted(method, context, lasting=lasting) as (permit, caller):
                 return call(argument(admitted(data, caller), context, permit), context, *caller)
 
         def answer_stream(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._admitted(method, context) as (permit, caller):
+                with self._admitted(method, context, lasting=lasting) as (permit, caller):
                     yield from call(argument(admitted(data, caller), context, permit), context, *caller)
             except grpc.RpcError:
                 return  # the client disconnected; its sessions stay open until they are resumed or expire
@@ -118,10 +121,13 @@ class CallInterceptor(grpc.ServerInterceptor):
 
     @contextlib.contextmanager
     def _admitted(
-        self, method: str, context: grpc.ServicerContext
+        self, method: str, context: grpc.ServicerContext, *, lasting: bool
     ) -> Iterator[tuple[CallPermit, tuple[Caller, ...]]]:
         """Authenticate a call, then hold a permit for the block; answer its error, unless the client
         disconnected while sending.
+
+        Args:
+            lasting: cancel the call if its credential is revoked.
 
         Yields:
             The permit, and the arguments that the method has after its context: the caller of one of ours.
@@ -135,7 +141,7 @@ class CallInterceptor(grpc.ServerInterceptor):
                 caller = caller_of(context, self._access)
                 with (
                     self._admission.acquire(method, context.cancel) as permit,
-                    self.live_calls.registered(context, caller),
+                    self.live_calls.registered(context, caller) if lasting else contextlib.nullcontext(),
                 ):
                     yield permit, (caller,) if method.startswith(_OURS) else ()
             except grpc.RpcError:
