@@ -292,10 +292,10 @@ class Handlers:
         for record in self._cache.namespaces():
             below = not prefix or f"{record.path}/".startswith(f"{prefix}/")
             if below and caller.may_see(record.path):
-                stats = self._cache.namespace(record.path).stats()
-                reply.namespaces.add(
-                    path=record.path, tokenizer=record.tokenizer, **shared_fields(pb.NamespaceInfo, stats)
-                )
+                may_read = caller.may(Right.READ, record.path)
+                stats = self._cache.namespace(record.path).stats() if may_read else None
+                counts = {} if stats is None else shared_fields(pb.NamespaceInfo, stats)
+                reply.namespaces.add(path=record.path, tokenizer=record.tokenizer, **counts)
         return reply
 
     def get_stats(
