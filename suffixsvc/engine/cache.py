@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from suffixsvc import store as stores
 from suffixsvc.config import Limits, validate_namespace
@@ -29,6 +30,10 @@ from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.runtime.sync_points import SyncPoint, with_sync_points
 from suffixsvc.store.base import Store
 from suffixsvc.types import IncompleteOutput, NamespaceRecord
+
+if TYPE_CHECKING:
+    from suffixsvc.engine.backup.manifest import BackupManifest
+    from suffixsvc.engine.backup.writer import BackupWriter
 
 
 def _open_store(path: str | Path | None, limits: Limits, sync_point: SyncPoint) -> Store:
@@ -278,6 +283,50 @@ class SuffixCache(ClosedOnExit):
     def _select(self, namespace: str | None) -> list[NamespaceIndex]:
         with self._parts.close_guard.while_open():
             return self._parts.catalog.select(namespace)
+
+    def begin_backup(self, folder: str | Path, *, copy_segments: bool = False) -> BackupWriter:
+        """A backup of the data folder, which its ``run`` writes step by step while the cache is used.
+
+        Args:
+            folder: of the backup: does not exist, or is empty; its parent exists.
+            copy_segments: copy segment files instead of linking to them, which is done where the file system
+                allows it.
+
+        Raises:
+            InvalidConfigError: the cache is in memory.
+        """
+        from suffixsvc.engine.backup.writer import BackupWriter  # noqa: PLC0415 - few processes back up
+
+        store = self._parts.store
+        if not isinstance(store, stores.LmdbStore):
+            raise InvalidConfigError("a cache must have a data folder to be backed up", got="memory only")
+        return BackupWriter(
+            store,
+            Path(folder),
+            exclusive=self._parts.exclusive,
+            copy_segments=copy_segments,
+            sync_point=self._sync_point,
+        )
+
+    def backup(
+        self,
+        folder: str | Path,
+        *,
+        copy_segments: bool = False,
+        progress: Callable[[int, int], None] = lambda outputs, total: None,
+    ) -> BackupManifest:
+        """Write a backup of the data folder while the cache is used: the log as of one LSN, and its segments.
+
+        Args:
+            folder, copy_segments: as of :meth:`begin_backup`.
+            progress: called with (outputs so far, outputs in all).
+
+        Raises:
+            InvalidConfigError: the cache is in memory.
+            InvalidInputError: the folder has content.
+            StoreError: nothing was written.
+        """
+        return self.begin_backup(folder, copy_segments=copy_segments).finish(progress)
 
     # --------------------------------------------------------------------------------- state and checks
 
