@@ -6,6 +6,7 @@ Stream messages, unary calls and the client's fake transport use the same functi
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tempfile
 import threading
@@ -35,7 +36,7 @@ from suffixsvc.v1 import watch_pb2
 if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, ExportJob, NamespaceStats, SuffixCache
 
-FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch")
+FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch", "backup")
 #: exports that are counted or read: each holds a thread, files and disk space while its client reads
 MAX_EXPORTS = 4
 
@@ -250,6 +251,26 @@ class Handlers:
         """A segment file of a namespace's manifest, in pieces."""
         self._require_namespace(request.namespace)
         return self.followers.fetch_segment(request)
+
+    def backup(self, request: pb.BackupRequest) -> Generator[pb.BackupReply, None, None]:
+        """Write a backup of the data folder; yields its progress, then a summary.
+
+        Raises:
+            InvalidInputError: the path is not absolute, or the folder has content.
+            InvalidConfigError: the cache is in memory.
+            ServiceUnavailableError: the service drains.
+            StoreError: nothing was written.
+        """
+        folder = os.fsdecode(request.folder)
+        if not os.path.isabs(folder) or "\0" in folder:
+            raise InvalidInputError("folder must be an absolute path", got=ascii(folder)[:200])
+        writer = self._cache.begin_backup(folder, copy_segments=request.copy_segments)
+        with contextlib.closing(writer.run()) as steps:
+            for step in steps:
+                self.refuse_while_draining()
+                yield pb.BackupReply(progress=pb.BackupProgress(outputs=step.outputs, total=step.total))
+        if writer.manifest is not None:
+            yield pb.BackupReply(summary=converters.backup_to_proto(writer.manifest))
 
     # ------------------------------------------------------------------------------------------- queries
 

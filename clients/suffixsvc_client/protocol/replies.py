@@ -115,6 +115,18 @@ class ServiceStats:
     store_defects: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class BackupSummary:
+    """A complete backup: the log as of an LSN, totals, and the bytes of its files."""
+
+    lsn: int
+    namespaces: int
+    outputs: int
+    tokens: int
+    segments: int
+    bytes: int
+
+
 def service_stats(reply: pb.GetStatsReply) -> ServiceStats:
     """The statistics of a reply."""
     tasks = tuple(_record(BackgroundTask, task) for task in reply.background_tasks)
@@ -131,6 +143,11 @@ def deletion_receipt(receipt: DeletionReceiptMessage) -> DeletionReceipt:
         return tuple(FollowerName(each.follower_id, each.description) for each in followers)
 
     return DeletionReceipt(names(receipt.acknowledged), names(receipt.silent))
+
+
+def backup_summary(reply: pb.BackupSummary) -> BackupSummary:
+    """The summary of a backup."""
+    return _record(BackupSummary, reply)
 
 
 def server_info(reply: pb.GetServerInfoReply) -> ServerInfo:
