@@ -277,20 +277,25 @@ def _value_in(leaf: bytes, wanted: bytes) -> bytes | None:
 
 
 def verify_pages(path: str) -> None:
-    """Verify every page of a file without concurrent writes; StoreCorruptError names the first fault.
+    """Verify every page of a file without concurrent writes; StoreCorruptError names the first fault."""
+    if faults := page_faults(path):
+        raise _corrupt(path, faults[0], got=f"{len(faults)} faults")
+
+
+def page_faults(path: str) -> list[str]:
+    """Return the faults of the pages of a file without concurrent writes; StoreCorruptError, StoreError.
 
     ``lmdb.verify`` decides about files that the quick walk does not accept.
     """
     try:
         if page_walk.is_sound(path):
-            return
+            return []
         faults: list[str] = lmdb_verify.verify(path, subdir=False)  # type: ignore[no-untyped-call]  # no types
     except lmdb_verify.VerifyError as e:
         raise _corrupt(path, str(e)) from e
     except OSError as e:
         raise disk_error(e, path, "reading") from e
-    if faults:
-        raise _corrupt(path, faults[0], got=f"{len(faults)} faults")
+    return faults
 
 
 @contextmanager
