@@ -116,6 +116,8 @@ class BackupWriter:
                 copy.complete(end)
                 self._sync_point("backup-copied")
                 target.finish()
+            outputs = target.counters.outputs
+            yield BackupProgress(outputs, outputs)
             self.manifest = self._describe(partial, end, target.counters)
             write_atomically(partial / MANIFEST_NAME, self.manifest.as_json())
             self._sync_point("backup-described")
