@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -29,6 +30,7 @@ from suffixsvc.engine.backup.writer import back_up_folder
 from suffixsvc.engine.repair.inspection import check_folder
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, StoreError
 from suffixsvc.store.copies import log_copy
+from suffixsvc.store.records import table_records
 from suffixsvc.store.transactions import write_view
 from support.engine_parts import parts_of
 
@@ -119,7 +121,7 @@ def test_the_map_grows_and_writers_go_on_between_pages(tmp_path: Path) -> None:
         wanted = {i: row for i, row in contents(cache).items() if i <= manifest.lsn}
     assert not points, "each point was passed"
     assert all(grown)
-    for first, second in zip(events, events[1:], strict=False):
+    for first, second in pairwise(events):
         assert (first == "write begins") == (second == "write is durable")
     assert events.index("write is durable") < events.index("folder-built")
     assert contents_of(tmp_path / "backup") == wanted
@@ -310,11 +312,8 @@ def test_backups_under_concurrent_writers(tmp_path: Path, seed: int) -> None:
             writer.join()
         assert not errors
         with parts_of(cache).store._log.read() as view:
-            deleted = dict(
-                (row.output_id, row.lsn)
-                for key, raw in view.tables.rows("deletions")
-                for row in [write_view.table_records.decode_deletion(raw, key)]
-            )
+            rows = [table_records.decode_deletion(raw, key) for key, raw in view.tables.rows("deletions")]
+            deleted = {row.output_id: row.lsn for row in rows}
         assert view.history.floor == 0
     for number, manifest in enumerate(manifests):
         folder = tmp_path / f"b{number}"

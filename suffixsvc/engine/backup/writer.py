@@ -83,6 +83,8 @@ class BackupWriter:
         self._store, self._folder, self._exclusive = store, folder, exclusive
         self._copy_segments = copy_segments
         self._sync_point = sync_point
+        #: inode, time and size of the files that were added
+        self._added: dict[str, tuple[int, int, int]] = {}
         self.manifest: BackupManifest | None = None
 
     def run(self) -> Generator[BackupProgress, None, None]:
@@ -101,16 +103,26 @@ class BackupWriter:
             (partial / SEGMENTS).mkdir(mode=0o700)
             with NewDataFile(partial) as target:
                 copy = self._store.begin_copy(target)
-                for outputs in copy.rows():
+
+                def progress() -> BackupProgress:
+                    outputs = target.counters.outputs
+                    return BackupProgress(outputs, max(outputs, copy.outputs))
+
+                for _ in copy.rows():
                     self._sync_point("backup-page")
-                    yield BackupProgress(outputs, max(outputs, copy.outputs))
+                    yield progress()
                 for _ in copy.rest():
                     self._sync_point("backup-rest")
-                    yield BackupProgress(outputs, max(outputs, copy.outputs))
+                    yield progress()
                 for _ in range(_ROUNDS):
-                    if not self._add_segments(partial, self._store.segment_names()):
+                    before = dict(self._added)
+                    self._add_segments(partial, self._store.segment_names())
+                    if self._added == before:
                         break
-                    yield BackupProgress(outputs, max(outputs, copy.outputs))
+                    yield progress()
+                for _ in copy.rows():
+                    self._sync_point("backup-page")
+                    yield progress()
                 end = self._end(copy, partial)
                 self._sync_point("backup-ended")
                 copy.complete(end)
@@ -133,28 +145,36 @@ class BackupWriter:
     def _end(self, copy: LogCopy, partial: Path) -> LogEnd:
         with self._exclusive():
             end = copy.end()
-            self._add_segments(partial, end.segment_names())
-        there = set(os.listdir(partial / SEGMENTS))
-        for name in there - end.segment_names():  # merged meanwhile
+            there = self._add_segments(partial, end.segment_names())
+        for name in set(os.listdir(partial / SEGMENTS)) - there:  # merged meanwhile
             (partial / SEGMENTS / name).unlink()
         if missing := end.segment_names() - there:
             log.warning("segment files are missing; their outputs are in the log", files=sorted(missing)[:16])
             end.leave_out(missing)
         return end
 
-    def _add_segments(self, partial: Path, names: set[str]) -> int:
-        """Link or copy the segment files that the backup does not have yet; return how many."""
+    def _add_segments(self, partial: Path, names: set[str]) -> set[str]:
+        """Link or copy the segment files that the backup does not have yet; return the names of those it has.
+
+        A segment that is rewritten may have the name of an earlier one, which is then replaced.
+        """
         source = self._store.segment_folder
-        new = names - set(os.listdir(partial / SEGMENTS))
-        for name in sorted(new):
+        there = set()
+        for name in sorted(names):
             try:
-                self._add_segment(source / name, partial / SEGMENTS / name)
+                found = (source / name).stat()
+                identity = found.st_ino, found.st_mtime_ns, found.st_size
+                if self._added.get(name) != identity:
+                    (partial / SEGMENTS / name).unlink(missing_ok=True)
+                    self._add_segment(source / name, partial / SEGMENTS / name)
+                    self._added[name] = identity
+                    self._sync_point("backup-segment")
             except FileNotFoundError:
                 continue  # merged meanwhile, or lost
             except OSError as error:
                 raise disk_error(error, name, "copying the segment file") from error
-            self._sync_point("backup-segment")
-        return len(new)
+            there.add(name)
+        return there
 
     def _add_segment(self, source: Path, target: Path) -> None:
         if not self._copy_segments:

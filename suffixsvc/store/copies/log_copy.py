@@ -1,17 +1,17 @@
 """A copy of a log in a new data file, made while others write to the log, in short reads.
 
-    pages      rows in the order of their LSNs, up to the end of the log ┐ each with the deletions since the
-    states     of the namespaces                                         ┘ page before
-    tombstones of the segments that the manifests have now
-    the end    the rest, in one short read: the copy is the log as of its last LSN
+    pages      rows in the order of their LSNs, each page with the deletions since the one before
+    the rest   states of the namespaces, and tombstones of the segments that the manifests have now
+    pages      of what was written and deleted meanwhile
+    the end    what is left, in one short read: the copy is the log as of its last LSN
 
 Every row read is one of the log at that moment; a row that is deleted later has a deletion, which the copy
 reads as a follower does (``transactions/changes.py``). So the copy holds neither more nor less than the log
 does at its end, and nothing that was forgotten by then. States have no LSN: each is that of some moment of
 the copy.
 
-A segment's tombstones are only added to while its file is in the manifest, one with each deletion: those
-read before, those of the deletions since, and those of segments that were made since complete them.
+The tombstones of a segment only become more while it is in the manifest, one with each deletion: those of the
+deletions since they were copied, and those of newer segments, complete them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from suffixsvc.store.transactions.scans import Log
 from suffixsvc.store.transactions.snapshot import Manifest, Names
 from suffixsvc.store.transactions.tables import Database
 from suffixsvc.store.transactions.write_view import WriteView
-from suffixsvc.types import OutputId
+from suffixsvc.types import OutputId, SegmentRecord
 
 #: rows of one read, outputs and deletions each, and bytes after which no row is added to it
 _ROWS: Final = 256
@@ -126,12 +126,16 @@ class LogCopy:
             self.outputs = view.counters.outputs
             self._last_number = view.counters.last_namespace_id
         self._numbers: set[int] = set()
-        self._sealed: set[str] = set()
+        #: segments whose tombstones are copied, by their records: a rewritten one may have an earlier name
+        self._sealed: set[SegmentRecord] | None = None
 
     # --- copying ------------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[int]:
-        """Copy pages of rows until a short read completes them; yields the rows of the copy so far."""
+        """Copy pages of rows until a short read completes them; yields the rows of the copy so far.
+
+        Called again, it goes on with those that were written meanwhile.
+        """
         most, pages = _LAST_LSNS, 0
         while True:
             with self._log.read() as view:
@@ -147,7 +151,7 @@ class LogCopy:
     def rest(self) -> Iterator[int]:
         """Copy states and tombstones, in pages; yields their number so far."""
         with self._log.read() as view:
-            self._sealed = {record.name for manifest in view.manifests.values() for record in manifest}
+            self._sealed = {record for manifest in view.manifests.values() for record in manifest}
         copied = 0
         limits: dict[Database, int] = {"state": _STATES, "tombstones": _TOMBSTONES}
         for database, limit in limits.items():
@@ -168,7 +172,7 @@ class LogCopy:
                 (number, record)
                 for number, manifest in manifests.items()
                 for record in manifest
-                if record.name not in self._sealed
+                if self._sealed is None or record not in self._sealed
             ]
             return LogEnd(
                 page,
@@ -232,7 +236,12 @@ class LogCopy:
         if limited and len(deletions) == _ROWS:
             seen = deletions[-1].lsn
         outputs = [deletion for deletion in deletions if deletion.output_id]
-        tombstones = [keys.namespace_row_key(each.namespace_id, each.output_id) for each in outputs]
+        # one of before may be of a segment that was merged since
+        tombstones = [
+            keys.namespace_row_key(each.namespace_id, each.output_id)
+            for each in outputs
+            if self._sealed is not None
+        ]
         found_tombstones = [(key, view.tables.get("tombstones", key)) for key in tombstones]
         return _Page(
             rows,
@@ -291,14 +300,13 @@ class LogCopy:
 
     def _is_current(self, end: LogEnd, key: bytes, raw: bytes) -> bool:
         table_records.decode_tombstone(raw, key)
-        name = _segment_at(end.manifests, key)
-        return name is not None and name in self._sealed
+        return _segment_at(end.manifests, key) in (self._sealed or ())
 
 
-def _segment_at(manifests: Mapping[int, Manifest], key: bytes) -> str | None:
-    """Return the name of the segment that covers the row of a tombstone's key, or None."""
+def _segment_at(manifests: Mapping[int, Manifest], key: bytes) -> SegmentRecord | None:
+    """Return the segment that covers the row of a tombstone's key, or None."""
     number, lsn = int.from_bytes(key[:4], "big"), keys.lsn_of(key)
-    return next((record.name for record in manifests.get(number, ()) if record.covers(lsn)), None)
+    return next((record for record in manifests.get(number, ()) if record.covers(lsn)), None)
 
 
 def _tombstones_from(view: ReadView, first: bytes) -> Rows:
