@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import lmdb
 import numpy as np
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.runtime.sync_points import SyncPoint, with_sync_points
+from suffixsvc.store.records import keys, table_records
 from suffixsvc.types import NewOutput
 from support.engine_parts import parts_of
 
@@ -100,3 +103,34 @@ def at(points: dict[str, Callable[[], object]]) -> SyncPoint:
             work()
 
     return hook
+
+
+def rewrite(folder: Path, change: Callable[[Any, Callable[[str], Any]], object]) -> None:
+    """Change a closed data folder through LMDB, so that only the checks of its records can detect it.
+
+    Args: change: called with the transaction, and with what returns the handle of a database.
+    """
+    size = (folder / "data.mdb").stat().st_size
+    with (
+        lmdb.open(str(folder), map_size=size, max_dbs=16, lib_version=0) as env,
+        env.begin(write=True) as txn,
+    ):
+        meta = env.open_db(b"meta", txn=txn, create=False)
+        counters = table_records.decode_counters(txn.get(keys.COUNTERS_KEY, db=meta) or b"")
+        raw = table_records.encode_counters(replace(counters, txn=txn.id()))
+        txn.put(keys.COUNTERS_KEY, raw, db=meta)
+        change(txn, lambda name: env.open_db(name.encode(), txn=txn, create=False))
+
+
+def first_row(txn: Any, handle: Any, skip: int = 0) -> tuple[bytes, bytes]:
+    """A row of a database: key and value."""
+    with txn.cursor(db=handle) as cursor:
+        rows = list(cursor.iternext())
+    return bytes(rows[skip][0]), bytes(rows[skip][1])
+
+
+def flip(raw: bytes, place: int = -9) -> bytes:
+    """The value with one bit of a byte changed."""
+    changed = bytearray(raw)
+    changed[place] ^= 1
+    return bytes(changed)

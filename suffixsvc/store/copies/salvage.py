@@ -105,7 +105,8 @@ def salvage_log(reader: SalvageReader, target: NewDataFile) -> Salvaged:
     _name_unknown(found, numbers)
     for lsns in chunked(sorted(found.listed.keys() - lost - found.deleted), _ROWS):
         for lsn in target.read(partial(_missing, lsns=lsns)):
-            if found.listed[lsn] not in found.deleting:
+            # an entry beyond the last LSN is damaged
+            if found.listed[lsn] not in found.deleting and lsn <= found.last_lsn:
                 found.drop("output", lsn, "its record cannot be read")
     return found
 
