@@ -1,6 +1,8 @@
 """Child process that writes, backs up, restores or repairs until it is killed.
 
-An order (``support.child_runner``): {"work": "backup", "restore" or "repair", "root": ..., "point": ..., "hits": n}
+An order (``support.child_runner``):
+
+    {"work": "backup", "restore" or "repair", "root": ..., "point": ..., "hits": n}
 """
 
 from __future__ import annotations
