@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,7 @@ from suffixsvc.core.segments import Segment
 from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError
 from suffixsvc.store.files import datafile
 from suffixsvc.store.files.folder import DATA_FILE, SEGMENTS, require_data_folder
+from suffixsvc.store.files.salvage import SalvageReader
 from suffixsvc.store.folder_reading import reading
 from suffixsvc.store.transactions import checker
 from suffixsvc.store.transactions.read_view import ReadView
@@ -52,7 +54,22 @@ def check_folder(data: Path) -> list[Finding]:
     except StoreCorruptError as error:
         faults = _page_faults(data / DATA_FILE)
         found = [Finding("pages", fault) for fault in faults] or [Finding("records", _text(error))]
+    except StoreForeignError:
+        fault = _damaged_meta_page(data / DATA_FILE)
+        if fault is None:
+            raise
+        found = [Finding("pages", fault)]
     return found
+
+
+def _damaged_meta_page(path: Path) -> str | None:
+    """Return what is damaged if one meta page is not LMDB's and the other one is; None otherwise."""
+    try:
+        datafile.inspect(str(path))
+    except StoreForeignError:
+        with suppress(StoreCorruptError), SalvageReader(path) as reader:
+            return next(iter(reader.faults), None)
+    return None
 
 
 def _page_faults(path: Path) -> list[str]:

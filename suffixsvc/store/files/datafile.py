@@ -239,12 +239,21 @@ def require_own_commits(path: str) -> None:
         for meta in metas:
             if meta.txn == 0 and meta.main.root == NO_PAGE:
                 continue  # the file has had one transaction only
-            raw = _value_in(_meta_database(fd, meta), COUNTERS_KEY)
-            txn = None if raw is None else decode_counters(raw).txn
+            txn = transaction_of_tree(fd, meta)
             if txn != meta.txn:
                 raise _corrupt(
                     path, f"meta page {meta.page} must have the transaction of its data", txn, meta.txn
                 )
+
+
+def transaction_of_tree(fd: int, meta: Meta) -> int | None:
+    """Return the transaction in the counters record of a meta page's tree; None: there is none.
+
+    Raises:
+        StoreCorruptError: the record is damaged.
+    """
+    raw = _value_in(_meta_database(fd, meta), COUNTERS_KEY)
+    return None if raw is None else decode_counters(raw).txn
 
 
 def _meta_database(fd: int, meta: Meta) -> bytes:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from suffixsvc.errors import StoreCorruptError
 from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc.store.files.datafile import transaction_of_tree
 from suffixsvc.store.files.page_walk import (
     DATA_VERSION,
     MAGIC,
@@ -112,10 +113,17 @@ class SalvageReader(ClosedOnExit):
                 remedy="Restore the folder from a backup; the file is left unchanged.",
             )
         if len(metas) == 1:
-            self.faults.append(
-                f"meta page {1 - metas[0].page} is damaged: the last transaction may be missing"
-            )
-        return max(metas, key=lambda meta: meta.txn)
+            self._fault(f"meta page {1 - metas[0].page} is damaged: the last transaction may be missing")
+        elif abs(metas[0].txn - metas[1].txn) > 1:
+            self._fault("the transaction of a meta page is damaged: the last transaction may be missing")
+        return max(metas, key=lambda meta: (self._transaction(meta), meta.txn))
+
+    def _transaction(self, meta: Meta) -> int:
+        """Return the transaction of a meta page's tree, -1 if that cannot be read."""
+        try:
+            return transaction_of_tree(self._fd, meta) or -1
+        except (StoreCorruptError, struct.error):
+            return -1
 
     def _meta_at(self, slot: int) -> Meta | None:
         for size in _PAGE_SIZES:
