@@ -92,7 +92,7 @@ class Changes:
             del self.wanted[output_id]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**32 - 1),
     before=st.integers(0, 30),

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from suffixsvc import SuffixCache
+from suffixsvc.engine.backup.writer import back_up_folder
 from suffixsvc.engine.repair.inspection import check_folder
 from suffixsvc.engine.repair.rebuild import RepairReport, repair_folder
 from suffixsvc.errors import InvalidConfigError, StoreCorruptError, StoreForeignError, StoreLockedError
@@ -224,7 +225,7 @@ def test_no_meta_page_can_be_read(data: Path) -> None:
     assert not list(data.glob("damaged-*"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["bit", "bytes", "page", "swapped"]))
 def test_any_page_may_be_damaged(
     sound: tuple[Path, Contents],
@@ -310,6 +311,15 @@ def test_a_large_log_with_branch_pages(tmp_path: Path) -> None:
     report = repair_folder(data)
     assert report.unreadable
     assert require_repaired(data, wanted, report) == wanted
+
+
+@pytest.mark.parametrize("database", ["log", "payloads", "state"])
+def test_a_damaged_log_is_not_backed_up(data: Path, tmp_path: Path, database: str) -> None:
+    """A backup with less than the log would look like a complete one."""
+    rewrite(data, changed(database, 0))
+    with pytest.raises(StoreCorruptError):
+        back_up_folder(data, tmp_path / "backup", progress=lambda *step: None)
+    assert os.listdir(tmp_path) == ["data"]
 
 
 def test_the_damaged_file_can_be_put_back(data: Path, sound: tuple[Path, Contents]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -147,6 +148,21 @@ def test_an_output_that_is_sent_again_after_a_restore_is_stored_once(backup: Pat
         assert len(generated) < len(stored)
         assert cache.namespace(NS).add_outputs(stored) == list(before)
         assert contents(cache) == before
+
+
+@pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4"])
+def test_folders_of_earlier_schemas(tmp_path: Path, version: str) -> None:
+    """Rows without a uuid have one that the node of their folder generates; they keep it."""
+    (tmp_path / "data").mkdir()
+    with gzip.open(GOLDEN.parent / "store" / version / "data.mdb.gz") as packed:
+        (tmp_path / "data" / "data.mdb").write_bytes(packed.read())
+    with open_cache(tmp_path / "data") as cache:
+        wanted = contents(cache)
+        cache.backup(tmp_path / "backup")
+        assert wanted
+    restore(tmp_path / "backup", tmp_path / "restored")
+    assert check_folder(tmp_path / "restored") == []
+    assert contents_of(tmp_path / "restored") == wanted
 
 
 def test_a_follower_of_the_old_log_begins_again_with_the_contents(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ class LogCopy:
         while True:
             with self._log.read() as view:
                 page = self._read(view, limited=True)
+            _verify(page)
             self._target.write(partial(self._apply, page=page))
             yield self._target.counters.outputs
             if page.left <= most:
@@ -202,6 +203,7 @@ class LogCopy:
         Raises:
             StoreCorruptError: the copy does not have the totals of the log.
         """
+        _verify(end.page)
         names = Names.of({row.namespace_id: row for row in end.names.by_path.values()})
         self._target.write(partial(self._apply, page=end.page))
         self._target.write(partial(put_rows, database="state", rows=end.states))
@@ -301,6 +303,12 @@ class LogCopy:
     def _is_current(self, end: LogEnd, key: bytes, raw: bytes) -> bool:
         table_records.decode_tombstone(raw, key)
         return _segment_at(end.manifests, key) in (self._sealed or ())
+
+
+def _verify(page: _Page) -> None:
+    """Verify the payloads of a page, after the read; StoreCorruptError."""
+    for record, payload in page.rows:
+        log_records.payload_of(record, payload)
 
 
 def _segment_at(manifests: Mapping[int, Manifest], key: bytes) -> SegmentRecord | None:

@@ -263,11 +263,13 @@ def _put_records(view: WriteView, records: list[log_records.LogRecord]) -> list[
     dropped = []
     for record in records:
         payload = view.tables.get("payloads", keys.payload_key(record.payload))
-        tokens = 0 if payload is None else len(log_records.decode_payload(payload, record.payload).token_ids)
         if payload is None:
             dropped.append(Dropped("output", str(record.lsn), "its payload is damaged or missing"))
-        elif tokens != record.token_count:
-            dropped.append(Dropped("output", str(record.lsn), "its payload has another number of tokens"))
+            continue
+        try:
+            log_records.payload_of(record, payload)
+        except StoreCorruptError as error:
+            dropped.append(Dropped("output", str(record.lsn), error.message))
         else:
             view.put_row(view.identified(record), payload)
     return dropped

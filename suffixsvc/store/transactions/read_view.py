@@ -61,17 +61,16 @@ class ReadView:
         return self.assemble(record)
 
     def row(self, lsn: int) -> tuple[log_records.LogRecord, bytes]:
-        """Return a row of the log with its uuid, and its payload, verified and encoded.
+        """Return a row of the log with its uuid, and its encoded payload, which is not verified.
 
         Raises:
-            StoreCorruptError: one is damaged or missing.
+            StoreCorruptError: the record is damaged, or one of the two is missing.
         """
         record = self.log_record(lsn)
-        if record is None:
-            raise corrupt(f"log record {lsn} is missing")
-        self.assemble(record)
-        payload = self.tables.get("payloads", keys.payload_key(record.payload))
-        return self.identified(record), payload or b""
+        payload = None if record is None else self.tables.get("payloads", keys.payload_key(record.payload))
+        if record is None or payload is None:
+            raise corrupt(f"log record {lsn} or its payload is missing")
+        return self.identified(record), payload
 
     def assemble(self, record: log_records.LogRecord) -> StoredOutput:
         """Add payload and namespace path to a row; StoreCorruptError if one is missing or does not match."""
@@ -80,13 +79,7 @@ class ReadView:
         if row is None or raw is None:
             what = "namespace" if row is None else "payload"
             raise corrupt(f"log record {record.lsn} refers to a missing {what}")
-        payload = log_records.decode_payload(raw, record.payload)
-        if len(payload.token_ids) != record.token_count:
-            raise corrupt(
-                f"log record {record.lsn} must have the token count of its payload",
-                f"{record.token_count} tokens",
-                f"{len(payload.token_ids)} tokens",
-            )
+        payload = log_records.payload_of(record, raw)
         return StoredOutput(
             record.lsn,
             record.written_us / _MICROSECONDS,
