@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from suffixsvc import store as stores
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import new_learner
@@ -21,7 +23,7 @@ from suffixsvc.engine.namespace import EngineParts, Namespace
 from suffixsvc.engine.outputs.output_log import OutputLog
 from suffixsvc.engine.sealing.maintenance import Maintenance
 from suffixsvc.engine.sealing.sealer import Sealer
-from suffixsvc.errors import InvalidConfigError, SuffixError, UnknownNamespaceError
+from suffixsvc.errors import InvalidConfigError, StoreError, SuffixError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex, NamespaceStats
 from suffixsvc.policies import Policies
 from suffixsvc.runtime.background import TaskStats
@@ -34,6 +36,9 @@ from suffixsvc.types import IncompleteOutput, NamespaceRecord
 if TYPE_CHECKING:
     from suffixsvc.engine.backup.manifest import BackupManifest
     from suffixsvc.engine.backup.writer import BackupWriter
+
+
+log = structlog.get_logger(__name__)
 
 
 def _open_store(path: str | Path | None, limits: Limits, sync_point: SyncPoint) -> Store:
@@ -294,12 +299,19 @@ class SuffixCache(ClosedOnExit):
 
         Raises:
             InvalidConfigError: the cache is in memory.
+            SessionClosedError: it is closed.
         """
         from suffixsvc.engine.backup.writer import BackupWriter  # noqa: PLC0415 - few processes back up
 
         store = self._parts.store
         if not isinstance(store, stores.LmdbStore):
             raise InvalidConfigError("a cache must have a data folder to be backed up", got="memory only")
+        with self._parts.close_guard.while_open():
+            try:  # what was learned since the last open
+                self._parts.catalog.save_learned()
+                self._parts.quotas.evictor.save(self._parts.catalog.stored())
+            except StoreError as error:  # a store that cannot write can be backed up
+                log.warning("the learned tables could not be saved for a backup", error=str(error))
         return BackupWriter(
             store,
             Path(folder),

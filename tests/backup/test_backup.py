@@ -73,6 +73,21 @@ def test_a_backup_is_a_data_folder_with_everything(tmp_path: Path) -> None:
             assert min(fill(cache, 1, seed=3)) > manifest.lsn
 
 
+def test_what_was_learned_since_the_last_open_is_in_the_backup(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "data") as cache:
+        fill(cache)
+        for prompt in PROMPTS:
+            session = cache.namespace(NS).open_session(prompt)
+            for token in range(12):
+                session.step([token], max_draft_tokens=4)
+            session.close(commit=False)
+        cache.backup(tmp_path / "backup")
+        learned = parts_of(cache).catalog.index_of(NS).learner.save()
+    restore(tmp_path / "backup", tmp_path / "restored")
+    with open_cache(tmp_path / "restored") as cache:
+        assert parts_of(cache).catalog.index_of(NS).learner.save() == learned
+
+
 def test_a_folder_without_a_service_is_backed_up_too(tmp_path: Path) -> None:
     with open_cache(tmp_path / "data") as cache:
         fill(cache)

@@ -75,6 +75,7 @@ def require_repaired(folder: Path, wanted: Contents, report: RepairReport) -> Co
             expected[1] = row[1]
         assert list(row) == expected
     assert report.outputs == len(found)
+    assert not report.unnamed
     return found
 
 
@@ -211,6 +212,24 @@ def test_a_truncated_file(data: Path, sound: tuple[Path, Contents]) -> None:
     assert check_folder(data)
     report = repair_folder(data)  # the last pages were not used
     assert require_repaired(data, sound[1], report) == sound[1]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_a_file_that_ends_in_its_pages(data: Path, sound: tuple[Path, Contents], share: float) -> None:
+    """What is lost is named, or counted, and what is left is sound."""
+    path = data / "data.mdb"
+    with path.open("r+b") as file:
+        file.truncate(int(last_page(path) * share) * PAGE)
+    assert check_folder(data)
+    report = repair_folder(data)
+    assert any("the file ends" in line for line in report.unreadable)
+    assert check_folder(data) == []
+    with open_cache(data) as cache:
+        cache.check()
+        found = contents(cache)
+    lost = sound[1].keys() - found.keys()
+    assert found.keys() <= sound[1].keys()
+    assert report.unnamed in (None, len(lost - dropped_ids(report)))
 
 
 def test_no_meta_page_can_be_read(data: Path) -> None:

@@ -39,6 +39,10 @@ def repair(
         typer.echo(f"unreadable\t{line}")
     for dropped in report.dropped:
         typer.echo(f"dropped\t{dropped.kind} {dropped.name}\t{dropped.reason}")
+    if report.unnamed is None:
+        typer.echo("dropped\toutputs\tthe counters of the log cannot be read: others may be lost")
+    elif report.unnamed:
+        typer.echo(f"dropped\t{report.unnamed:,} outputs\tneither record nor index of them can be read")
     for name in report.rebuilt:
         typer.echo(f"rebuilt\tsegment {name}\tits outputs are sealed again at the next open")
     kept = (

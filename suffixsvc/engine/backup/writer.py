@@ -188,6 +188,7 @@ class BackupWriter:
         temporary = target.with_suffix(".copy")
         shutil.copyfile(source, temporary)
         with temporary.open("rb") as file:
+            os.fchmod(file.fileno(), 0o600)
             os.fsync(file.fileno())
         temporary.replace(target)
 

@@ -47,6 +47,8 @@ class RepairReport:
         segments: segment files that are used as they are.
         rebuilt: segment files whose outputs are sealed again when the folder is opened.
         dropped: what the new log lacks.
+        unnamed: outputs that were lost and that no readable record or index names, by the counters of the
+            log; None if these cannot be read.
         unreadable: parts of the data file that could not be read, one line each.
         aside: folder with the damaged files; empty in a dry run.
     """
@@ -58,6 +60,7 @@ class RepairReport:
     segments: list[str] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
+    unnamed: int | None = None
     unreadable: list[str] = field(default_factory=list)
     aside: str = ""
 
@@ -132,6 +135,9 @@ def _build(data: Path, building: Path, report: RepairReport) -> None:
         report.outputs, report.tokens = target.counters.outputs, target.counters.tokens
         report.namespaces = len(found.namespaces)
         report.dropped, report.unreadable = found.dropped, reader.faults
+        if found.outputs_before is not None:
+            named = sum(each.kind == "output" for each in found.dropped)
+            report.unnamed = max(0, found.outputs_before - report.outputs - named - found.skipped)
 
 
 def _first_broken(view: ReadView) -> str:

@@ -60,6 +60,8 @@ class Salvaged:
         pending: rows of unfinished appends.
         listed: namespace number of each id that the index of the namespaces lists.
         last_lsn, last_number: the greatest that were assigned.
+        outputs_before: outputs that the file had, by its counters; None if they cannot be read.
+        skipped: outputs of namespaces that were being deleted.
     """
 
     dropped: list[Dropped] = field(default_factory=list)
@@ -74,6 +76,8 @@ class Salvaged:
     node_id: int = 0
     last_lsn: OutputId = 0
     last_number: int = 0
+    outputs_before: int | None = None
+    skipped: int = 0
 
     def drop(self, kind: str, name: object, reason: object) -> None:
         """Record that something is dropped."""
@@ -211,6 +215,7 @@ def _take(found: Salvaged, kind: str, key: bytes, raw: bytes) -> None:
                 )
         case "counters":
             counters = table_records.decode_counters(raw)
+            found.outputs_before = counters.outputs
             found.last_lsn = max(found.last_lsn, counters.last_lsn)
             found.last_number = max(found.last_number, counters.last_namespace_id)
         case "clock":
@@ -235,6 +240,7 @@ def _log_records(
             lost.add(lsn)
             continue
         if record.payload.namespace_id in found.deleting:
+            found.skipped += 1
             continue
         if lsn in found.deleted:
             found.drop("output", lsn, "its deletion is in the log")
