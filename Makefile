@@ -86,6 +86,7 @@ check: setup  ## lint, formats, types, import directions, links of the documenta
 	@echo "glossary";      ! git grep -nwIE -f tools/invented_words.txt -- $(WORDS_IN)
 	@echo "links";         $(BIN)/python -m pytest -q -n0 tests/packaging/test_links.py
 	@echo "proto drift";   $(BIN)/python tools/gen_proto.py --check
+	@echo "dashboard";     $(BIN)/python tools/gen_dashboard.py --check
 
 # ThreadSanitizer cannot share a build with the others.
 # Without precompiled headers: an include that a file lacks is an error here.

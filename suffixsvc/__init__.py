@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, Namespace, NamespaceStats, Session, SuffixCache
     from suffixsvc.errors import SuffixError
     from suffixsvc.policies import Policies, Policy
-    from suffixsvc.types import Draft, DraftSource, NewOutput, Verified
+    from suffixsvc.selection import Selection
+    from suffixsvc.types import Deletion, Draft, DraftSource, NewOutput, Verified
 
 __all__ = [
     "CacheStats",
+    "Deletion",
     "Draft",
     "DraftSource",
     "Limits",
@@ -27,6 +29,7 @@ __all__ = [
     "NewOutput",
     "Policies",
     "Policy",
+    "Selection",
     "Session",
     "SuffixCache",
     "SuffixError",
@@ -35,7 +38,7 @@ __all__ = [
 ]
 
 #: searched in this order, so that a value does not load the engine
-_MODULES = ("config", "errors", "types", "policies", "engine")
+_MODULES = ("config", "errors", "types", "policies", "selection", "engine")
 
 
 def __getattr__(name: str) -> Any:

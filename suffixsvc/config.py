@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -25,6 +26,8 @@ MAX_LABEL_CHARACTERS = 256
 PROMPT_TAIL_TOKENS = 64
 #: bytes of the id that the writer of an output chooses
 UUID_BYTES = 16
+MAX_PRINCIPAL_CHARACTERS = 128
+_PRINCIPAL = re.compile(rf"[A-Za-z0-9._@:-]{{1,{MAX_PRINCIPAL_CHARACTERS}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,17 @@ def validate_uuid(uuid: Any) -> bytes:
             remedy="Send a random one, or omit it: the store then generates one.",
         )
     return uuid
+
+
+def validate_principal(principal: Any) -> str:
+    """Return a valid name of a principal, or "" for the operator. InvalidInputError for anything else."""
+    if not isinstance(principal, str) or not (principal == "" or _PRINCIPAL.fullmatch(principal)):
+        raise InvalidInputError(
+            "principal must be a name, or empty for the operator",
+            expected=f"1 to {MAX_PRINCIPAL_CHARACTERS} letters, digits and . _ - @ :",
+            got=repr(principal)[:80],
+        )
+    return principal
 
 
 def _encodable(text: str) -> bool:

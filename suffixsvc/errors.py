@@ -18,8 +18,12 @@
     ├── UnknownNamespaceError
     ├── NamespaceInUseError                   has live sessions and cannot be deleted
     ├── UnknownOutputError
+    ├── NoStoreError                          the policy of the namespace permits no outputs
     ├── UnknownSegmentError                   not in the namespace's manifest (any more)
     ├── TokenizerMismatchError
+    ├── AccessError                           who the caller is, what it may do
+    │   ├── UnauthenticatedError              no valid token or certificate
+    │   └── PermissionDeniedError             no grant
     ├── LimitExceededError                    sessions, prompt length, message size
     ├── StoreError
     │   ├── StoreLockedError                  another process has the data folder open
@@ -178,6 +182,10 @@ class UnknownOutputError(SuffixError):
     """The output does not exist in this namespace."""
 
 
+class NoStoreError(SuffixError):
+    """The policy of the namespace permits no outputs to be stored."""
+
+
 class UnknownSegmentError(SuffixError):
     """The manifest of the namespace has no segment of this name, or not any more."""
 
@@ -187,7 +195,12 @@ class TokenizerMismatchError(SuffixError):
 
 
 class LimitExceededError(SuffixError):
-    """A configured limit (sessions, prompt tokens, message bytes, draft width) would be exceeded."""
+    """A configured limit (sessions, prompt tokens, message bytes, draft width, rate) would be exceeded.
+
+    ``retry_after_s``: of a rate, the seconds after which a message is admitted; None for other limits.
+    """
+
+    retry_after_s: float | None = None
 
 
 class StoreError(SuffixError):
@@ -228,6 +241,18 @@ class StoreClosedError(StoreError):
 
 class IndexCorruptError(SuffixError):
     """``check()`` found a broken invariant; the message names the first one."""
+
+
+class AccessError(SuffixError):
+    """Base class of errors of authentication and authorisation."""
+
+
+class UnauthenticatedError(AccessError):
+    """The caller must prove who it is: its token or certificate is missing, unknown, revoked or expired."""
+
+
+class PermissionDeniedError(AccessError):
+    """The caller has no grant for what it asks; the namespace may or may not exist."""
 
 
 class ServiceError(SuffixError):

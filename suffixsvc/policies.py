@@ -1,4 +1,6 @@
-"""Policies of namespaces: limits, time to live and pinning, set on paths.
+"""Policies of namespaces: limits, time to live, pinning and retention, set on paths.
+
+In a file (access/policy_file.py):
 
     [default]                              every namespace
     max_bytes = "4 GiB"
@@ -12,6 +14,9 @@
     [namespaces."acme/qwen2.5-coder/docs"] inherits both; its outputs are not evicted
     pinned = true
 
+    [namespaces."acme/secret"]             nothing is stored, sessions draft from what they write themselves
+    no_store = true
+
 Each field is inherited separately: the value of the nearest path at or above a namespace that sets it, else
 the default. A limit on "acme" is the limit of *each* namespace below it, not of their sum: a write in one
 namespace never evicts outputs of another.
@@ -19,16 +24,15 @@ namespace never evicts outputs of another.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import pygtrie
 
 from suffixsvc.config import validate_namespace
-from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
+from suffixsvc.errors import InvalidConfigError
 
 #: as ``max_bytes``: no limit, which overrides a limit of a parent path
 UNLIMITED: Final = 2**63 - 1
@@ -53,17 +57,21 @@ class Policy:
         ttl_seconds: time to live of outputs that were written without one; 0 = no expiry.
         pinned: outputs are never evicted and ``ttl_seconds`` does not apply; writes that do not fit are
             rejected.
+        no_store: sessions store nothing and no other session drafts from what they write
+            (``open_session(private=True)``); other writes are rejected. What is stored already stays.
     """
 
     max_bytes: int | None = None
     ttl_seconds: int | None = None
     pinned: bool | None = None
+    no_store: bool | None = None
 
     def __post_init__(self) -> None:
         _require_int("max_bytes", self.max_bytes, 1, UNLIMITED)
         _require_int("ttl_seconds", self.ttl_seconds, 0, _MAX_TTL_SECONDS)
-        if self.pinned is not None and type(self.pinned) is not bool:
-            raise InvalidConfigError("pinned must be a bool", expected="true or false", got=repr(self.pinned))
+        for name, value in (("pinned", self.pinned), ("no_store", self.no_store)):
+            if value is not None and type(value) is not bool:
+                raise InvalidConfigError(f"{name} must be a bool", expected="true or false", got=repr(value))
 
     def over(self, above: Policy) -> Policy:
         """This policy with the unset fields taken from ``above``."""
@@ -101,56 +109,42 @@ class Policies:
         """Whether any policy sets a time to live."""
         return any(policy.ttl_seconds for policy in (self.default, *self._trie.values()))
 
-    @staticmethod
-    def load(file: str | os.PathLike[str]) -> Policies:
-        """Read a TOML file of the form shown in the docstring of this module.
-
-        Sizes are bytes, or text with a unit (``"512 MiB"``, ``"2 GB"``, ``"unlimited"``); times are seconds,
-        or text with s, m, h or d (``"7d"``).
-
-        Raises:
-            InvalidConfigError: names the file, and the invalid line or key.
-        """
-        from suffixsvc.settings import read_toml  # noqa: PLC0415 - pydantic is slow to load
-
-        read = read_toml(_File, file, "policies file")
-        return Policies(
-            {path: table.policy() for path, table in read.namespaces.items()}, read.default.policy()
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """A table of the file: numbers may be text with a unit."""
+class PolicyTable:
+    """A policy as a table of a file: sizes are bytes, or text with a unit (``"512 MiB"``, ``"2 GB"``,
+    ``"unlimited"``); times are seconds, or text with s, m, h or d (``"7d"``).
+
+    Raises:
+        InvalidConfigError: its message begins with the name of the invalid field.
+    """
 
     max_bytes: Any = None
     ttl: Any = None
     pinned: bool | None = None
+    no_store: bool | None = None
 
     def __post_init__(self) -> None:
         self.policy()
 
     def policy(self) -> Policy:
+        """The policy that the table describes."""
         max_bytes = UNLIMITED if self.max_bytes == "unlimited" else _quantity(self.max_bytes, _UNITS)
         _require_int("max_bytes", max_bytes, 1, UNLIMITED, 'bytes, as 1073741824, "1 GiB" or "unlimited"')
         ttl = _quantity(self.ttl, _SPANS)
         _require_int("ttl", ttl, 0, _MAX_TTL_SECONDS, 'seconds, as 3600, "7d" or 0 for never')
-        return Policy(max_bytes, ttl, self.pinned)
+        return Policy(max_bytes, ttl, self.pinned, self.no_store)
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    default: _Table = field(default_factory=_Table)
-    namespaces: dict[str, _Table] = field(default_factory=dict)
+def bytes_of(value: Any) -> Any:
+    """A size in bytes, given a number or text with a unit; another value as it is."""
+    return _quantity(value, _UNITS)
 
-    def __post_init__(self) -> None:
-        for path in self.namespaces:
-            try:
-                validate_namespace(path)
-            except InvalidNamespaceError as error:
-                raise InvalidConfigError(
-                    f'namespaces."{path}" must be a path', expected=error.expected, got=error.got
-                ) from None
+
+def seconds_of(text: str) -> int | None:
+    """A time in seconds, given a number with or without s, m, h or d; None for another text."""
+    seconds = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else _quantity(text, _SPANS)
+    return seconds if isinstance(seconds, int) else None
 
 
 def _quantity(value: Any, units: Mapping[str, int]) -> Any:

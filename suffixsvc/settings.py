@@ -87,10 +87,12 @@ def _invalid(error: ErrorDetails, what: str, form: TypeAdapter[Any]) -> InvalidC
 
 def _keys(schema: dict[str, Any], location: list[str]) -> list[str]:
     """The valid keys of the table at a location."""
-    table = next(each for each in schema["anyOf"] if each.get("type") != "null")
+    table = schema
     for part in [None, *location]:
         if part is not None:
             table = table["properties"].get(part) if "properties" in table else table["additionalProperties"]
+        if "anyOf" in table:
+            table = next(each for each in table["anyOf"] if each.get("type") != "null")
         if "$ref" in table:
             table = schema["$defs"][table["$ref"].rsplit("/", 1)[1]]
     return list(table["properties"])

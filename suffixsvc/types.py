@@ -46,6 +46,7 @@ class NewOutput:
         uuid: 16 bytes that identify the output, chosen by its writer; b"": the store generates one. An
             output whose uuid exists in its namespace is not logged again.
         session_id: session that wrote it; "" for bulk loads and sessions without an id.
+        principal: who wrote it: 1 to 128 letters, digits and . _ - @ :, or "" for the operator.
     """
 
     namespace: str
@@ -58,6 +59,7 @@ class NewOutput:
     corpus: bool = False
     uuid: bytes = b""
     session_id: str = ""
+    principal: str = ""
 
 
 class AppendedIds(list[OutputId]):
@@ -139,6 +141,25 @@ class DeletedOutputs(int):
 
 
 @dataclass(frozen=True, slots=True)
+class Deletion:
+    """Result of a deletion by selection: its first stage is done, nobody drafts from what was deleted.
+
+    Attributes:
+        outputs: number of stored outputs that were deleted.
+        sessions: number of live sessions whose text was retracted.
+        namespaces: paths in which there were any, ascending.
+        from_disk: the second stage is done as well: no file of the data folder holds what was deleted.
+        receipt: which followers of these namespaces have applied the deletion; empty without a service.
+    """
+
+    outputs: int = 0
+    sessions: int = 0
+    namespaces: tuple[str, ...] = ()
+    from_disk: bool = False
+    receipt: DeletionReceipt = field(default_factory=DeletionReceipt)
+
+
+@dataclass(frozen=True, slots=True)
 class OutputOutline:
     """The fields of a :class:`StoredOutput` that eviction needs; cheap to read in bulk."""
 
@@ -190,6 +211,7 @@ class StoreStats:
     expiry_grace_seconds: float = 0.0  #: remainder of the grace period of :mod:`suffixsvc.clock`
     reopened: int = 0  #: times that the file was opened again after an I/O error
     defects: int = 0  #: unexpected exceptions in the store's thread; each is logged
+    queued: int = 0  #: operations that wait for the store's thread
 
 
 class DraftSource(enum.IntEnum):

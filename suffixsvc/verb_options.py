@@ -20,7 +20,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, cast, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -99,6 +99,28 @@ def with_options(verb: Callable[..., None]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # read by inspect
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
+
+
+def file_types(verb: Callable[..., None]) -> dict[str, Any]:
+    """Types of a verb's options in a configuration file, for a pydantic model, by parameter of the verb.
+
+    They are those of the command line; where a text is parsed, a number is taken as its text.
+
+    Args:
+        verb: as :func:`with_options` returned it.
+    """
+    from pydantic import Field  # noqa: PLC0415 - slow to load
+
+    types: dict[str, Any] = {}
+    for kind in get_type_hints(inspect.unwrap(verb)).values():
+        if not dataclasses.is_dataclass(kind):
+            continue
+        hints = get_type_hints(kind)
+        for name, form in _forms(cast(type, kind)):
+            annotation, _ = _typed(hints[name], form)
+            number_as_text = Field(strict=False, coerce_numbers_to_str=True)
+            types[name] = annotation if form.parse is None else Annotated[annotation, number_as_text]
+    return types
 
 
 def _forms(kind: type) -> Iterator[tuple[str, _Form]]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from suffixsvc import errors
 from suffixsvc.errors import InvalidCostError, InvalidInputError, ProtocolError, SuffixError
+from suffixsvc.selection import Selection
 from suffixsvc.types import Draft, DraftSource, FloatArray, TokenArray, Verified, VerifyCost
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
@@ -232,8 +233,12 @@ STATUS: Final[dict[type[errors.SuffixError], tuple[types_pb2.ErrorCode, str]]] =
     errors.UnknownNamespaceError: (types_pb2.ERROR_CODE_UNKNOWN_NAMESPACE, "NOT_FOUND"),
     errors.NamespaceInUseError: (types_pb2.ERROR_CODE_NAMESPACE_IN_USE, "FAILED_PRECONDITION"),
     errors.UnknownOutputError: (types_pb2.ERROR_CODE_UNKNOWN_OUTPUT, "NOT_FOUND"),
+    errors.NoStoreError: (types_pb2.ERROR_CODE_NO_STORE, "FAILED_PRECONDITION"),
     errors.UnknownSegmentError: (types_pb2.ERROR_CODE_UNKNOWN_SEGMENT, "NOT_FOUND"),
     errors.TokenizerMismatchError: (types_pb2.ERROR_CODE_TOKENIZER_MISMATCH, "FAILED_PRECONDITION"),
+    errors.UnauthenticatedError: (types_pb2.ERROR_CODE_UNAUTHENTICATED, "UNAUTHENTICATED"),
+    errors.AccessError: (types_pb2.ERROR_CODE_PERMISSION_DENIED, "PERMISSION_DENIED"),
+    errors.PermissionDeniedError: (types_pb2.ERROR_CODE_PERMISSION_DENIED, "PERMISSION_DENIED"),
     errors.LimitExceededError: (types_pb2.ERROR_CODE_LIMIT_EXCEEDED, "RESOURCE_EXHAUSTED"),
     errors.StoreError: (types_pb2.ERROR_CODE_STORE, "INTERNAL"),
     errors.StoreLockedError: (types_pb2.ERROR_CODE_STORE_LOCKED, "FAILED_PRECONDITION"),
@@ -263,7 +268,32 @@ _CLASS_OF: Final[dict[int, type[SuffixError]]] = {
     **{code: cls for cls, (code, _) in reversed(STATUS.items())},
     types_pb2.ERROR_CODE_UNKNOWN_SESSION: errors.UnknownSessionError,
     types_pb2.ERROR_CODE_UNAVAILABLE: errors.ServiceUnavailableError,
+    types_pb2.ERROR_CODE_PERMISSION_DENIED: errors.PermissionDeniedError,
 }
+
+
+def selection_to_proto(selection: Selection) -> pb.Selection:
+    """A selection for the wire."""
+    return pb.Selection(
+        namespace=selection.namespace,
+        output_ids=selection.output_ids,
+        session_id=selection.session_id,
+        labels=selection.labels,
+        principal=selection.principal,
+        older_than_seconds=selection.older_than_seconds,
+    )
+
+
+def selection_from_proto(message: pb.Selection) -> Selection:
+    """A selection from the wire; InvalidInputError names the first malformed criterion."""
+    return Selection(
+        namespace=message.namespace,
+        output_ids=tuple(message.output_ids) or None,
+        session_id=message.session_id,
+        labels=dict(message.labels),
+        principal=message.principal if message.HasField("principal") else None,
+        older_than_seconds=message.older_than_seconds if message.HasField("older_than_seconds") else None,
+    )
 
 
 def status_of(error: SuffixError) -> tuple[types_pb2.ErrorCode, str]:
@@ -279,6 +309,7 @@ def detail_from_error(error: SuffixError) -> types_pb2.ErrorDetail:
         expected=_text(error.expected),
         got=_text(error.got),
         remedy=_text(error.remedy),
+        retry_after_seconds=getattr(error, "retry_after_s", None) or 0.0,
     )
 
 
@@ -299,6 +330,8 @@ def error_from_detail(detail: types_pb2.ErrorDetail) -> SuffixError:
         got=detail.got or None,
         remedy=detail.remedy or None,
     )
+    if isinstance(error, errors.LimitExceededError) and 0 < detail.retry_after_seconds < math.inf:
+        error.retry_after_s = detail.retry_after_seconds
     if isinstance(error, errors.AppendConflict):
         error.position = _last_int(detail.message)
     if isinstance(error, errors.AppendGap):

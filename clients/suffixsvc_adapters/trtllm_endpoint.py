@@ -31,9 +31,9 @@ import structlog
 from suffixsvc.errors import InvalidInputError, ListenError, SuffixError
 from suffixsvc.runtime.server_lifecycle import (
     remove_ready_file,
+    report_ready,
     require_writable_ready_file,
     stop_signal,
-    write_ready_file,
 )
 from suffixsvc.transport.loopback import require_loopback
 from suffixsvc.values import as_token_array
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             DraftEndpoint(tracker, host, port, insecure_network=given.insecure_network) as endpoint,
         ):
             _log.info("serving drafts", url=endpoint.url, namespace=settings.namespace)
-            write_ready_file(given.ready_file, url=endpoint.url)
+            report_ready(given.ready_file, url=endpoint.url)
             try:
                 wait_for_stop()
             finally:

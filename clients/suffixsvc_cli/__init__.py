@@ -37,13 +37,19 @@ class Verb:
 
     module: str
     help: str
+    #: its options can be set in a file and in the environment, too (:mod:`suffixsvc_cli.base.configuration`)
+    configurable: bool = False
 
 
 VERBS: Final[dict[str, Verb]] = {
     "demo": Verb(".models.demo", "Run agents on a real model and show how stored outputs speed them up."),
-    "serve": Verb(".server.serve", "Run the service: one shared, durable suffix cache."),
-    "openai": Verb(".server.openai", "Serve a model over an OpenAI-compatible HTTP API, with drafts."),
-    "draft-worker": Verb(".server.draft_worker", "Run a draft model as a service for drivers."),
+    "serve": Verb(".server.serve", "Run the service: one shared, durable suffix cache.", configurable=True),
+    "openai": Verb(
+        ".server.openai", "Serve a model over an OpenAI-compatible HTTP API, with drafts.", configurable=True
+    ),
+    "draft-worker": Verb(
+        ".server.draft_worker", "Run a draft model as a service for drivers.", configurable=True
+    ),
     "generate": Verb(
         ".generate.command",
         "Generate text on a model with every drafting layer, and show the origin of each token.",
@@ -66,8 +72,15 @@ VERBS: Final[dict[str, Verb]] = {
     "restore": Verb(".server.restore", "Restore a backup as a new data folder."),
     "check": Verb(".server.check", "Verify every page, record and segment of a data folder."),
     "repair": Verb(".server.repair", "Rebuild a damaged data folder from what can be read of its log."),
+    "migrate": Verb(".server.migrate", "Migrate a data folder of an earlier release, after a backup."),
+    "forget": Verb(".server.forget", "Delete outputs by id, session, label, principal, namespace or age."),
     "namespaces": Verb(".server.namespaces", "List and delete namespaces of a service or a data folder."),
+    "config": Verb(".server.config", "Show the options of a server, and where each one was set."),
+    "health": Verb(".server.health", "Ask a service or an OpenAI-compatible server whether it serves."),
     "stats": Verb(".server.stats", "Show contents and counters of a service or a data folder."),
+    "token": Verb(".server.token", "Create, revoke and list tokens of principals."),
+    "policy": Verb(".server.policy", "Check policy files and explain what they permit."),
+    "top": Verb(".server.top", "Watch a running service: rates, namespaces, followers, background tasks."),
     "models": Verb(".models.models", "List, download and locate models."),
     "version": Verb(".base.version", "Print the version."),
 }
@@ -97,8 +110,12 @@ class _LazyCommand(TyperCommand):
         super().__init__(name=name, callback=None, help=verb.help, short_help=verb.help)
         self._verb = verb
 
+    def load(self) -> Any:
+        """The real command."""
+        return _load(str(self.name), self._verb)
+
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        return _load(str(self.name), self._verb).make_context(info_name, args, parent=parent, **extra)
+        return self.load().make_context(info_name, args, parent=parent, **extra)
 
 
 class _LazyGroup(TyperGroup):
@@ -119,7 +136,13 @@ def _load(name: str, verb: Verb) -> Any:
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        app.command(name)(getattr(module, name.replace("-", "_")))
+        command = getattr(module, name.replace("-", "_"))
+        kind = None
+        if verb.configurable:
+            from suffixsvc_cli.base.configuration import configurable
+
+            kind = configurable(command)
+        app.command(name, cls=kind)(command)
     return _reflow(get_command(app))
 
 

@@ -71,7 +71,7 @@ class AsyncClientNamespace(NamespaceHandle[AsyncClientSession, AsyncRunner]):
     add_output = _awaited(NamespaceVerbs[AsyncClientSession].add_output)
     add_outputs = _awaited(NamespaceVerbs[AsyncClientSession].add_outputs)
     export_ngrams = _awaited(NamespaceVerbs[AsyncClientSession].export_ngrams)
-    forget = _awaited(NamespaceVerbs[AsyncClientSession].forget)
+    delete = _awaited(NamespaceVerbs[AsyncClientSession].delete)
     stats = _awaited(NamespaceVerbs[AsyncClientSession].stats)
 
 
@@ -87,13 +87,15 @@ class AsyncSuffixClient(ClientHandle[AsyncRunner]):
         transport: AsyncTransport | None = None,
     ) -> None:
         settings = configured(config, step_timeout_s)
-        chosen = transport or AioGrpcTransport(target, settings.service_uid)
+        chosen = transport or AioGrpcTransport(target, settings)
         super().__init__(settings, AsyncRunner(chosen))
 
     step_many = _awaited(ClientVerbs.step_many)
     post_many = _awaited(ClientVerbs.post_many)
     flush_many = _awaited(ClientVerbs.flush_many)
     namespaces = _awaited(ClientVerbs.namespaces)
+    namespace_summaries = _awaited(ClientVerbs.namespace_summaries)
+    delete = _awaited(ClientVerbs.delete)
     delete_namespace = _awaited(ClientVerbs.delete_namespace)
     stats = _awaited(ClientVerbs.stats)
     server_info = _awaited(ClientVerbs.server_info)

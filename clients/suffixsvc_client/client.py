@@ -83,7 +83,7 @@ class ClientNamespace(NamespaceHandle[ClientSession, BlockingRunner]):
     add_output = _blocking(NamespaceVerbs[ClientSession].add_output)
     add_outputs = _blocking(NamespaceVerbs[ClientSession].add_outputs)
     export_ngrams = _blocking(NamespaceVerbs[ClientSession].export_ngrams)
-    forget = _blocking(NamespaceVerbs[ClientSession].forget)
+    delete = _blocking(NamespaceVerbs[ClientSession].delete)
     stats = _blocking(NamespaceVerbs[ClientSession].stats)
 
 
@@ -100,7 +100,7 @@ class SuffixClient(ClosedOnExit, ClientHandle[BlockingRunner]):
     Steps never raise errors of the service and never wait longer than their timeout: a failure is an empty
     draft, counted in :attr:`counts`, and an outage is logged once. ``append_context`` does not raise them
     either. ``open_session`` raises only if the service refuses the session. ``close``, ``add_outputs``,
-    ``forget`` and queries raise. Thread-safe; a session is used by one thread at a time.
+    ``delete`` and queries raise. Thread-safe; a session is used by one thread at a time.
     """
 
     def __init__(
@@ -112,13 +112,15 @@ class SuffixClient(ClosedOnExit, ClientHandle[BlockingRunner]):
         transport: Transport | None = None,
     ) -> None:
         settings = configured(config, step_timeout_s)
-        chosen = transport or GrpcTransport(target, settings.service_uid)
+        chosen = transport or GrpcTransport(target, settings)
         super().__init__(settings, BlockingRunner(chosen))
 
     step_many = _blocking(ClientVerbs.step_many)
     post_many = _blocking(ClientVerbs.post_many)
     flush_many = _blocking(ClientVerbs.flush_many)
     namespaces = _blocking(ClientVerbs.namespaces)
+    namespace_summaries = _blocking(ClientVerbs.namespace_summaries)
+    delete = _blocking(ClientVerbs.delete)
     delete_namespace = _blocking(ClientVerbs.delete_namespace)
     stats = _blocking(ClientVerbs.stats)
     server_info = _blocking(ClientVerbs.server_info)

@@ -13,11 +13,13 @@ and ``delay_s`` simulate failures.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import SuffixError
@@ -53,7 +55,9 @@ class FakeTransport:
     def restart(self) -> None:
         """Lose all sessions and their output, like a service that crashed and was restarted."""
         for entry in self.handlers.sessions.table.entries():
-            self.handlers.close_session(pb.CloseSessionRequest(session_id=entry.session_id, discard=True))
+            self.handlers.close_session(
+                pb.CloseSessionRequest(session_id=entry.name.id, discard=True), OPERATOR_CALLER
+            )
         self.handlers = self._new_handlers()
 
     def _new_handlers(self) -> Handlers:
@@ -66,7 +70,7 @@ class FakeTransport:
         def serve(received: Any) -> Any:
             if not isinstance(request, Message):
                 received = (_copy(method.request, each) for each in request)
-            answer: Any = self.handlers.of(method.name)(received)
+            answer: Any = self.handlers.of(method.name)(received, OPERATOR_CALLER)
             if call.take is None:
                 return answer
             last = method.reply()
@@ -79,7 +83,8 @@ class FakeTransport:
 
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Answer stream messages."""
-        return [self._answer(self.handlers.message, STREAM, request, timeout_s) for request in requests]
+        answer = functools.partial(self.handlers.message, caller=OPERATOR_CALLER)
+        return [self._answer(answer, STREAM, request, timeout_s) for request in requests]
 
     def post(self, requests: Sequence[pb.StreamRequest]) -> None:
         """Answer stream messages and drop the replies."""

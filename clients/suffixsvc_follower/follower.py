@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import SuffixError
 from suffixsvc.runtime.closing import ClosedOnExit
-from suffixsvc.types import DeletedOutputs, Labels, NamespaceRecord, TokenArray
+from suffixsvc.selection import Selection
+from suffixsvc.types import DeletedOutputs, Deletion, Labels, NamespaceRecord, TokenArray
 from suffixsvc_client import (
     ClientNamespace,
     ClientSession,
@@ -182,6 +183,18 @@ class Follower(ClosedOnExit):
     def namespaces(self, prefix: str = "") -> list[NamespaceRecord]:
         """See ``SuffixClient.namespaces``."""
         return self._parts.client.namespaces(prefix)
+
+    def delete(
+        self,
+        selection: Selection,
+        *,
+        superseded: bool = False,
+        from_disk: bool = False,
+        timeout_s: float | None = None,
+    ) -> Deletion:
+        """See ``SuffixClient.delete``."""
+        client = self._parts.client
+        return client.delete(selection, superseded=superseded, from_disk=from_disk, timeout_s=timeout_s)
 
     def delete_namespace(self, path: str, *, force: bool = False) -> DeletedOutputs:
         """See ``SuffixClient.delete_namespace``."""

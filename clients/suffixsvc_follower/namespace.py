@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 from suffixsvc.config import validate_labels, validate_reads
 from suffixsvc.lookup_records import RecordFile
-from suffixsvc.types import DeletionReceipt, Labels, NewOutput, OutputId, TokenIds
+from suffixsvc.types import Deletion, Labels, NewOutput, OutputId, TokenIds
 from suffixsvc.values import as_token_array
 from suffixsvc_client import ClientNamespace, ClientSession, ExportSummary, ServiceStats
 from suffixsvc_follower.session import FollowerSession
@@ -102,9 +102,25 @@ class FollowerNamespace:
         """See ``ClientNamespace.export_ngrams``."""
         return self._remote.export_ngrams(wanted, sinks, context_tokens=context_tokens, timeout_s=timeout_s)
 
-    def forget(self, output_id: OutputId) -> DeletionReceipt:
-        """See ``ClientNamespace.forget``."""
-        return self._remote.forget(output_id)
+    def delete(
+        self,
+        *,
+        output_ids: Sequence[OutputId] | None = None,
+        session_id: str = "",
+        labels: Labels | None = None,
+        principal: str | None = None,
+        older_than_seconds: float | None = None,
+        superseded: bool = False,
+    ) -> Deletion:
+        """See ``ClientNamespace.delete``."""
+        return self._remote.delete(
+            output_ids=output_ids,
+            session_id=session_id,
+            labels=labels,
+            principal=principal,
+            older_than_seconds=older_than_seconds,
+            superseded=superseded,
+        )
 
     def stats(self) -> ServiceStats:
         """See ``ClientNamespace.stats``."""

@@ -8,7 +8,7 @@ from typing import Final
 from uuid import uuid4
 
 from suffixsvc.config import Limits
-from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.errors import PermissionDeniedError, ServiceUnavailableError
 from suffixsvc.index import Abandoned
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.runtime.closing import ClosedOnExit
@@ -46,7 +46,7 @@ class FollowerParts(ClosedOnExit):
         self._config = config
         self.follower_id = str(uuid4())
         self.client = SuffixClient(target, config.client)
-        self._channel = WatchChannel(target, config.client.service_uid)
+        self._channel = WatchChannel(target, config.client)
         segments = SegmentSource(config.segment_cache, config.max_segment_cache_bytes, self._channel.fetch)
         self.table = FollowedTable(self._new_entry)
         self._opener = SegmentOpener(self.table, segments)
@@ -68,7 +68,7 @@ class FollowerParts(ClosedOnExit):
     def follow(self, path: str, tokenizer: str) -> Followed:
         """The entry of a namespace, which is followed from now on."""
         entry, new = self.table.get_or_create(path, tokenizer)
-        if new:
+        if new or isinstance(entry.refused, PermissionDeniedError):  # the right may have been granted since
             self.connection.follow(entry)
         return entry
 
@@ -104,6 +104,8 @@ class FollowerParts(ClosedOnExit):
                 str(uuid4()),
                 follower_id=self.follower_id,
             )
+            if sent.verbs.state.follow_denied:
+                return sent
         try:
             entries = [self.follow(path, tokenizer) for path in (remote.path, *self._reads(reads, tokenizer))]
             session = FollowerSession(
@@ -156,7 +158,9 @@ class FollowerParts(ClosedOnExit):
     def _report(self, *, last: bool = False) -> None:
         position = self.applier.applied
         if position is not None and self.connection.state is FollowState.FOLLOWING:
-            self.connection.send(pb.WatchRequest(report=self._reports.next(position, last=last)))
+            report = self._reports.next(position, last=last)
+            report.unacknowledged_tokens = self.uplink.unacknowledged_tokens
+            self.connection.send(pb.WatchRequest(report=report))
 
     def close(self) -> None:
         """Send what is being closed, and end the threads. Idempotent."""

@@ -83,7 +83,7 @@ class FollowerSession(Session):
             on_close=_ended,
             abandoned=abandoned,
             admit=_admitted,
-            private=remote is None,
+            private=remote is None or remote.verbs.state.private,
         )
         self._sender, self._uplink = sender, uplink
         if remote is not None:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from suffixsvc.config import Limits
 from suffixsvc.core import DraftBounds
 from suffixsvc.engine import Session, SuffixCache
-from suffixsvc.errors import InvalidConfigError, InvalidInputError, SessionClosedError, UnknownOutputError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, SessionClosedError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import OutputId, TokenIds, VerifyCost
 from suffixsvc.values import as_cost_curve, as_int, as_token_array
@@ -290,8 +290,7 @@ class SuffixDecodingCache(ClosedOnExit):
             self.evict_cached_response(req_id)
 
     def _forget(self, output_id: OutputId) -> None:
-        with contextlib.suppress(UnknownOutputError):  # another user of the namespace deleted it
-            self._namespace.forget(output_id)
+        self._namespace.delete(output_ids=[output_id], superseded=True)
 
 
 def _finite(name: str, value: float) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -17,21 +18,25 @@ from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.cache_stats import CacheStats
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.checker import check_hot, check_segments
+from suffixsvc.engine.deleter import Deleter
 from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.engine.namespace import EngineParts, Namespace
 from suffixsvc.engine.outputs.output_log import OutputLog
+from suffixsvc.engine.sealing.eraser import Eraser
 from suffixsvc.engine.sealing.maintenance import Maintenance
 from suffixsvc.engine.sealing.sealer import Sealer
 from suffixsvc.errors import InvalidConfigError, StoreError, SuffixError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex, NamespaceStats
+from suffixsvc.index.output_use import OutputUse
 from suffixsvc.policies import Policies
 from suffixsvc.runtime.background import TaskStats
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.runtime.sync_points import SyncPoint, with_sync_points
+from suffixsvc.selection import Selection
 from suffixsvc.store.base import Store
-from suffixsvc.types import IncompleteOutput, NamespaceRecord
+from suffixsvc.types import Deletion, IncompleteOutput, NamespaceRecord
 
 if TYPE_CHECKING:
     from suffixsvc.engine.backup.manifest import BackupManifest
@@ -41,7 +46,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-def _open_store(path: str | Path | None, limits: Limits, sync_point: SyncPoint) -> Store:
+def _open_store(
+    path: str | Path | None, limits: Limits, migrate: bool, ids_from_clock: bool, sync_point: SyncPoint
+) -> Store:
     if path is None:
         return stores.MemoryStore(limit_bytes=limits.max_store_bytes)
     if not isinstance(path, (str, Path)) or not str(path) or "\0" in str(path):
@@ -51,7 +58,13 @@ def _open_store(path: str | Path | None, limits: Limits, sync_point: SyncPoint) 
     store_class = stores.LmdbStore
     if sync_point is not SuffixCache._sync_point:
         store_class = with_sync_points(store_class, sync_point)
-    return store_class(path, limit_bytes=limits.max_store_bytes, grace_seconds=limits.expiry_grace_seconds)
+    return store_class(
+        path,
+        limit_bytes=limits.max_store_bytes,
+        grace_seconds=limits.expiry_grace_seconds,
+        migrate=migrate,
+        lsns_from_clock=ids_from_clock,
+    )
 
 
 class SuffixCache(ClosedOnExit):
@@ -66,6 +79,10 @@ class SuffixCache(ClosedOnExit):
         policies: limits, time to live and pinning of the namespaces; None: no limits.
         background: seal and merge in a background thread, so that a restart maps files instead of indexing
             the log again. False: only :meth:`seal` and :meth:`compact` do.
+        migrate: migrate a data folder of an earlier release, after a backup (docs/upgrading.md). False: such
+            a folder is refused, if its schema differs.
+        ids_from_clock: ids of outputs in a data folder are times in microseconds instead of a count, so that
+            they do not disclose how much others write.
 
     Raises:
         InvalidInputError: ``starting_weights`` are not of this version.
@@ -83,34 +100,39 @@ class SuffixCache(ClosedOnExit):
         starting_weights: bytes | None = None,
         policies: Policies | None = None,
         background: bool = True,
+        migrate: bool = False,
+        ids_from_clock: bool = False,
     ) -> None:
         new_learner(starting_weights)  # validated here rather than at the first namespace
         limits = Limits() if limits is None else limits
         policies = Policies() if policies is None else policies
         self._close_lock = threading.Lock()
         close_guard = CloseGuard()
-        store = _open_store(path, limits, self._sync_point)
+        store = _open_store(path, limits, migrate, ids_from_clock, self._sync_point)
         try:
             catalog = Catalog(store, policies, limits, starting_weights)
             outputs = OutputLog(store, catalog, close_guard, limits, self._sync_point)
             sessions = LiveSessions(close_guard, catalog, outputs, limits)
-            maintenance = None
+            maintenance, sealer = None, None
             if store.segment_folder is not None:  # a store in memory has no segments
                 sealer = Sealer(store, limits.seal_tokens, self._sync_point)
                 indexes = catalog.recover()
                 sealer.loader.open_all(indexes, progress)
                 for index in indexes:
                     outputs.quotas.usage.refresh(index)
+            eraser = Eraser(store, catalog, sealer, outputs.finish_removals, self._sync_point)
+            if sealer is not None:
                 maintenance = Maintenance(
-                    sealer, catalog, limits.seal_tokens, outputs.finish_removals, start=background
+                    sealer, catalog, limits.seal_tokens, outputs.finish_removals, eraser, start=background
                 )
                 # for a cache that is never closed, when neither it nor a handle or session of it is left;
                 # runs before the store's finalizer
                 self._stop_maintenance = weakref.finalize(sessions, maintenance.stop)
             #: the log, for readers that follow it
             self.feed = LogFeed(store, catalog, close_guard)
+            deleter = Deleter(store, catalog, close_guard, outputs, sessions)
             self._parts = EngineParts(
-                store, close_guard, catalog, outputs, outputs.quotas, sessions, maintenance
+                store, close_guard, catalog, outputs, outputs.quotas, sessions, deleter, eraser, maintenance
             )
         except BaseException:
             store.close()
@@ -187,6 +209,44 @@ class SuffixCache(ClosedOnExit):
             self._parts.catalog.end_delete(index)
             return outputs
 
+    def delete(self, selection: Selection, *, superseded: bool = False, from_disk: bool = False) -> Deletion:
+        """Delete what a selection takes, in two stages.
+
+        The first one is done when the call returns: the outputs are deleted durably, the text of live
+        sessions is retracted and what they write from now on is not stored, nothing of both is drafted. What
+        drafting learned in these namespaces is reset, because it depends on their text.
+
+        The second one erases the text from the files of the data folder. The background thread does it within
+        about a minute, also after a restart; ``from_disk`` waits for it.
+
+        Args:
+            selection: of outputs and live sessions.
+            superseded: the text is part of other outputs, or was evicted: what was learned stays, and no
+                second stage follows.
+            from_disk: return after the second stage (:meth:`erase`).
+
+        Raises:
+            UnknownNamespaceError: the namespace of the selection does not exist.
+            StoreError: a part may be deleted; repeat the call.
+        """
+        deletion = self._parts.deleter.delete(selection, superseded=superseded)
+        if from_disk:
+            self.erase()
+        return replace(deletion, from_disk=from_disk)
+
+    def erase(self) -> None:
+        """Erase from the disk what was deleted, evicted or expired before this call.
+
+        Segments with such outputs are rewritten, and the free space of ``data.mdb`` is overwritten
+        (docs/format.md). Drafting continues; writes wait while the file is overwritten.
+
+        Raises:
+            StoreError: a part may be erased; repeat the call.
+            SegmentCancelledError: the cache was closed concurrently.
+        """
+        with self._parts.exclusive(), self._parts.close_guard.while_open():
+            self._parts.eraser.run()
+
     def read_by_default(self, paths: Sequence[str]) -> None:
         """Set the namespaces that every new session reads besides its own and those it names, as for corpora.
 
@@ -217,6 +277,14 @@ class SuffixCache(ClosedOnExit):
                 change (:mod:`suffixsvc.clock`).
         """
         return self._parts.outputs.expire(now)
+
+    def set_policies(self, policies: Policies) -> None:
+        """Replace the policies of namespaces, also of existing ones.
+
+        A lower limit or time to live takes effect with the next write, :meth:`evict` or :meth:`expire`.
+        """
+        with self._parts.close_guard.while_open():
+            self._parts.catalog.set_policies(policies)
 
     def evict(self, now: float | None = None) -> int:
         """Reduce every namespace to its own limit; returns how many outputs were evicted.
@@ -342,18 +410,20 @@ class SuffixCache(ClosedOnExit):
 
     # --------------------------------------------------------------------------------- state and checks
 
-    def stats(self) -> CacheStats:
+    def stats(self, namespaces: Mapping[str, NamespaceStats] | None = None) -> CacheStats:
         """Sums over all namespaces, and the bytes and last LSN of the store.
+
+        Args:
+            namespaces: what :meth:`namespace_stats` has just returned; None: it is called.
 
         Raises:
             SessionClosedError: the cache is closed.
         """
+        namespaces = self.namespace_stats() if namespaces is None else namespaces
         with self._parts.close_guard.while_open():
-            self._parts.sessions.reap_abandoned()
             store = self._parts.store.stats()
-            sums = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
-            for index in self._parts.catalog.values():
-                stats = index.stats()
+            sums: dict[str, Any] = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
+            for stats in namespaces.values():
                 for name in sums:
                     sums[name] += getattr(stats, name)
             sums["limit_bytes"] = self._parts.quotas.usage.limit
@@ -367,8 +437,24 @@ class SuffixCache(ClosedOnExit):
                 expiry_grace_seconds=store.expiry_grace_seconds,
                 store_reopened=store.reopened,
                 store_defects=store.defects,
+                store_queue=store.queued,
                 **sums,
             )
+
+    def namespace_stats(self) -> dict[str, NamespaceStats]:
+        """Statistics of every namespace, by path.
+
+        Raises:
+            SessionClosedError: the cache is closed.
+        """
+        with self._parts.close_guard.while_open():
+            self._parts.sessions.reap_abandoned()
+            return {index.path: index.stats() for index in self._parts.catalog.values()}
+
+    @property
+    def output_use(self) -> OutputUse:
+        """How old outputs are when they are drafted from, and how long unused when they are evicted."""
+        return self._parts.catalog.use
 
     def background_tasks(self) -> dict[str, TaskStats]:
         """Statistics of the background threads, by name."""

@@ -21,3 +21,4 @@ class CacheStats(NamespaceStats):
     expiry_grace_seconds: float  #: remainder of the grace period of expiry, see suffixsvc.clock
     store_reopened: int  #: times that the store was opened again after an I/O error
     store_defects: int  #: unexpected exceptions in the store's thread; each is logged
+    store_queue: int  #: operations that wait for the store's thread

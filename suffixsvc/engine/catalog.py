@@ -25,8 +25,10 @@ from suffixsvc.errors import (
     unknown_namespace,
 )
 from suffixsvc.index import NamespaceIndex
+from suffixsvc.index.engine_state import Quota
 from suffixsvc.index.lru_index import LruIndex
-from suffixsvc.policies import UNLIMITED, Policies
+from suffixsvc.index.output_use import OutputUse
+from suffixsvc.policies import Policies
 from suffixsvc.runtime.signal_guard import AtomicCondition
 from suffixsvc.store.base import Store
 from suffixsvc.store.records.validation import check_namespace
@@ -56,16 +58,14 @@ class Catalog:
     def __init__(
         self, store: Store, policies: Policies, limits: Limits, starting_weights: bytes | None
     ) -> None:
-        if not isinstance(policies, Policies):
-            raise InvalidConfigError(
-                "policies must be a Policies instance or None", got=type(policies).__name__
-            )
         self._store = store
-        self._policies = policies
+        self._policies = _require_policies(policies)
         self._limits = limits
         self._starting_weights = starting_weights
         #: told when a session of any namespace has written tokens
         self.written = WriteSignal()
+        #: of the outputs of all namespaces, also of those that were deleted
+        self.use = OutputUse(lambda: store.last_lsn)
         self._lock = AtomicCondition()
         self._strong: dict[str, NamespaceIndex] = {}
         self._weak: weakref.WeakValueDictionary[str, NamespaceIndex] = weakref.WeakValueDictionary()
@@ -162,23 +162,25 @@ class Catalog:
             )
 
     def _create(self, path: str, *, is_new: bool = True) -> NamespaceIndex:
-        policy = self._policies.of(path)
-        limited = (
-            policy.max_bytes not in (None, UNLIMITED)
-            or self._limits.max_cache_bytes < NO_LIMIT_BYTES
-            or policy.ttl_seconds
-        )
         index = NamespaceIndex(
             path,
             self._starting_weights,
             now_us=self._store.clock.now_us,
-            # where outputs can be evicted or expire
-            lru=LruIndex(complete=is_new) if limited and not policy.pinned else None,
-            policy=policy,
+            # also where nothing is evicted: the policy can change
+            lru=LruIndex(complete=is_new),
+            quota=Quota(self._policies.of(path), self._limits.max_cache_bytes < NO_LIMIT_BYTES),
             written=self.written,
+            use=self.use,
         )
         self._weak[path] = index
         return index
+
+    def set_policies(self, policies: Policies) -> None:
+        """Replace the policies of all namespaces, existing ones included."""
+        with self._lock:
+            self._policies = _require_policies(policies)
+            for index in (*self._strong.values(), *self._weak.values()):
+                index.quota.policy = policies.of(index.path)
 
     def index_of(self, path: str) -> NamespaceIndex:
         """The index of an existing namespace. UnknownNamespaceError if it does not exist."""
@@ -314,6 +316,10 @@ class Catalog:
                 index.learner.load(learned)
         return self.stored()
 
+    def drop_learned(self, index: NamespaceIndex) -> None:
+        """Delete the stored tables that a namespace has learned. UnknownNamespaceError, StoreError."""
+        self._store.drop_state(index.path, _LEARNER_STATE)
+
     def save_learned(self) -> None:
         """Store the learned tables for the next process."""
         for index in self.stored():
@@ -329,3 +335,9 @@ def _require_tokenizer(path: str, expected: str, got: str, *remedy: str) -> None
     """Raise TokenizerMismatchError if a namespace and its caller differ in tokenizer; "" goes with any."""
     if expected and got and expected != got:
         raise tokenizer_mismatch(path, expected, got, *remedy)
+
+
+def _require_policies(policies: Policies) -> Policies:
+    if not isinstance(policies, Policies):
+        raise InvalidConfigError("policies must be a Policies instance or None", got=type(policies).__name__)
+    return policies

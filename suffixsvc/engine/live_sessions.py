@@ -83,6 +83,8 @@ class LiveSessions:
         tokenizer: str,
         *,
         private: bool = False,
+        principal: str = "",
+        session_id: str = "",
     ) -> Session:
         """Open a session and bind its tokenizer; see
         :meth:`~suffixsvc.engine.namespace.Namespace.open_session`."""
@@ -109,7 +111,9 @@ class LiveSessions:
                         on_close=partial(self._closed, index),
                         abandoned=self._abandoned,
                         admit=partial(self._quotas.admit_session, index),
-                        private=private,
+                        private=private or bool(index.quota.policy.no_store),
+                        principal=principal,
+                        session_id=session_id,
                     )
             except BaseException:
                 self._closed(index)

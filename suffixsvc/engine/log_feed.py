@@ -19,7 +19,7 @@ from suffixsvc.engine.base.log_rows import rows_of
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.errors import UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex
-from suffixsvc.index.namespace_stats import ReportedCounts
+from suffixsvc.index.namespace_stats import StepCounts
 from suffixsvc.log_types import LogChanges, LogPosition, NamespaceContents, SealedContents
 from suffixsvc.runtime.weak_calls import weak_callback
 from suffixsvc.store.base import Store
@@ -128,8 +128,13 @@ class LogFeed:
         """The folder of segment files, which need not exist; None for a cache in memory."""
         return self._store.segment_folder
 
+    def unlearned(self, path: str) -> int:
+        """How often what drafting learned in a namespace was reset since its index was made."""
+        index = self._catalog.get(path)
+        return 0 if index is None else index.unlearned
+
     def record_use(
-        self, path: str, output_ids: Sequence[OutputId], counts: ReportedCounts, learned: bytes = b""
+        self, path: str, output_ids: Sequence[OutputId], counts: StepCounts, learned: bytes = b""
     ) -> bool:
         """Record what a reader did with a namespace. Unknown namespaces and outputs are ignored.
 
@@ -146,8 +151,7 @@ class LogFeed:
             if index is None:
                 return True
             index.add_reported(counts)
-            if index.lru is not None and output_ids:
-                index.lru.touch((), output_ids, self._store.clock.now_us())
+            index.note_use(output_ids)
             with self._merging:
                 return not learned or index.learner.merge(learned)
 

@@ -11,29 +11,31 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_reads
+from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_principal, validate_reads
 from suffixsvc.core import pack_weights
 from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.catalog import Catalog
+from suffixsvc.engine.deleter import Deleter
 from suffixsvc.engine.export import ExportedNgrams, ExportJob, export_ngrams
 from suffixsvc.engine.limits.quota_manager import QuotaManager
 from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.ngrams import count_ngrams
 from suffixsvc.engine.outputs.output_log import OutputLog
+from suffixsvc.engine.sealing.eraser import Eraser
 from suffixsvc.engine.sealing.maintenance import Maintenance
 from suffixsvc.engine.sealing.sealer import Sealer
 from suffixsvc.errors import unknown_namespace
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.policies import Policy
+from suffixsvc.selection import Selection
 from suffixsvc.store.base import Store
-from suffixsvc.types import Labels, NewOutput, OutputId, TokenArray, TokenIds
+from suffixsvc.store.records.validation import check_session_id
+from suffixsvc.types import Deletion, Labels, NewOutput, OutputId, TokenArray, TokenIds
 from suffixsvc.values import as_outputs, as_token_array
 
 #: prefix of the names of notes among the states in the store
 _NOTE: Final = "note:"
-#: upper bound of output ids
-MAX_OUTPUT_ID: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class EngineParts:
     outputs: OutputLog
     quotas: QuotaManager
     sessions: LiveSessions
+    deleter: Deleter
+    eraser: Eraser
     #: None in a cache in memory, which has no segments
     maintenance: Maintenance | None
 
@@ -95,6 +99,8 @@ class Namespace:
         reads: Sequence[str] | None = None,
         *,
         private: bool = False,
+        principal: str = "",
+        session_id: str = "",
     ) -> Session:
         """Begin a generation.
 
@@ -102,15 +108,17 @@ class Namespace:
             prompt_token_ids: int32[n] or a sequence of ints.
             output_token_ids: what the model has already written; resumes a generation without turning its
                 output into prompt.
-            labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
+            labels: stored with the output, e.g. {"agent": .., "task": ..}.
             reads: paths of further namespaces to draft from; output is written to this one only.
-            private: no other session drafts from what this one writes, and closing it stores nothing. What it
-                learns about the probabilities of drafts remains.
+            private: no other session drafts from what this one writes, nothing is learned from it, and
+                closing it stores nothing. So is every session of a namespace whose policy is ``no_store``.
+            principal: who writes, stored with the output; "": the operator.
+            session_id: stored with the output, at most 200 bytes; "": none.
 
         Raises:
-            InvalidTokensError, InvalidLabelsError, UnknownNamespaceError (in ``reads``, or this namespace was
-            deleted), TokenizerMismatchError (a namespace in ``reads`` has another tokenizer),
-            LimitExceededError.
+            InvalidTokensError, InvalidLabelsError, InvalidInputError (``principal``, ``session_id``),
+            UnknownNamespaceError (in ``reads``, or this namespace was deleted), TokenizerMismatchError (a
+            namespace in ``reads`` has another tokenizer), LimitExceededError.
         """
         return self._parts.sessions.open(
             self._index,
@@ -120,6 +128,8 @@ class Namespace:
             validate_reads(reads),
             self._tokenizer,
             private=private,
+            principal=validate_principal(principal),
+            session_id=check_session_id(session_id),
         )
 
     def add_output(
@@ -128,6 +138,7 @@ class Namespace:
         prompt_token_ids: TokenIds | None = None,
         labels: Labels | None = None,
         ttl_seconds: int = 0,
+        principal: str = "",
     ) -> OutputId:
         """Store one finished output; returns its id once it is durable.
 
@@ -136,6 +147,7 @@ class Namespace:
             prompt_token_ids: tokens before the output, of which the last 64 are stored as context.
             labels: stored with the output.
             ttl_seconds: time to live; 0 = no expiry.
+            principal: who wrote it; "": the operator.
 
         Raises:
             As :meth:`add_outputs`.
@@ -149,6 +161,7 @@ class Namespace:
             prompt_tail=prompt[-PROMPT_TAIL_TOKENS:],
             labels=validate_labels(labels),
             ttl_seconds=ttl_seconds,
+            principal=principal,
         )
         return self.add_outputs([output])[0]
 
@@ -170,18 +183,36 @@ class Namespace:
             self._parts.maintenance.apply_backpressure(self._index)
         return self._parts.outputs.add(self._index, checked, self._tokenizer)
 
-    def forget(self, output_id: OutputId) -> None:
-        """Delete one output from log and index. UnknownOutputError if it does not exist."""
-        self._require_existing()
-        self._parts.outputs.forget(self.path, output_id)
+    def delete(
+        self,
+        *,
+        output_ids: Sequence[OutputId] | None = None,
+        session_id: str = "",
+        labels: Labels | None = None,
+        principal: str | None = None,
+        older_than_seconds: float | None = None,
+        superseded: bool = False,
+    ) -> Deletion:
+        """Delete what meets every given criterion; without one, every output and the text of live sessions.
 
-    def clear(self) -> int:
-        """Delete every present output from log and index; returns how many."""
+        See ``SuffixCache.delete``; the criteria are those of :class:`suffixsvc.Selection`. Ids of outputs
+        that do not exist are ignored.
+
+        Raises:
+            InvalidInputError: a criterion is malformed.
+            UnknownNamespaceError: this namespace was deleted.
+            StoreError: a part may be deleted; repeat the call.
+        """
         self._require_existing()
-        if not self._index.stored:
-            return 0
-        ids = self._parts.store.output_ids(self.path, 0, MAX_OUTPUT_ID)
-        return self._parts.outputs.forget_many(self.path, ids)
+        selection = Selection(
+            self.path,
+            output_ids,
+            session_id,
+            labels or {},
+            principal,
+            older_than_seconds,
+        )
+        return self._parts.deleter.delete(selection, superseded=superseded)
 
     def note(self, name: str) -> bytes | None:
         """The value that :meth:`put_note` stored under a name, or None."""

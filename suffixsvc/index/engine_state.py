@@ -20,7 +20,10 @@ class Quota:
     The mutable fields are guarded by ``CacheUsage.lock`` (suffixsvc.engine.limits.cache_usage).
     """
 
+    #: replaced as a whole when the policies change
     policy: Policy = field(default_factory=Policy)
+    #: the whole cache has a limit
+    cache_limited: bool = False
     #: bytes of its outputs, as last measured
     used: int = 0
     #: predicted bytes that were admitted and are not in the log yet
@@ -34,6 +37,12 @@ class Quota:
     def limit(self) -> int:
         """Maximum bytes of its outputs; UNLIMITED where the policy sets no limit."""
         return UNLIMITED if self.policy.max_bytes is None else self.policy.max_bytes
+
+    @property
+    def evicts(self) -> bool:
+        """Whether outputs can be evicted, or expire by policy."""
+        limited = self.cache_limited or self.limit < UNLIMITED or bool(self.policy.ttl_seconds)
+        return limited and not self.policy.pinned
 
 
 @dataclass(slots=True, eq=False)

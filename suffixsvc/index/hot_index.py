@@ -15,10 +15,12 @@ from suffixsvc.core import Index, StepCounters, WriteSignal, new_learner
 from suffixsvc.errors import IndexCorruptError, unknown_namespace
 from suffixsvc.index.engine_state import MaintenanceState, Quota
 from suffixsvc.index.lru_index import LruIndex
-from suffixsvc.index.namespace_stats import ReportedCounts
+from suffixsvc.index.namespace_stats import StepCounts
+from suffixsvc.index.output_use import OutputUse
 from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
-from suffixsvc.policies import Policy
+from suffixsvc.index.writer_ids import WriterIds
+from suffixsvc.selection import Selection
 from suffixsvc.types import NewOutput, StoredOutput, TokenArray
 from suffixsvc.values import as_int
 
@@ -41,6 +43,9 @@ class LiveText(Protocol):
     def discard(self) -> None:
         """Remove the text from the index for good, unless it belongs to an output in the log."""
 
+    def withdraw(self, selection: Selection) -> bool:
+        """Remove the text from the index for good, if the selection takes it; whether it did."""
+
     def held_bytes(self) -> int:
         """Memory of the text in bytes."""
 
@@ -55,8 +60,9 @@ class HotIndex:
         weights: initial weights of drafting, see ``suffixsvc.core.new_learner``.
         now_us: store time in microseconds.
         lru: records which outputs were drafted from; None where outputs are never evicted.
-        policy: effective policy of the namespace.
+        quota: limits of the namespace; None: there are none.
         written: is told when sessions have written tokens.
+        use: counts the use of outputs; None: it is not counted.
 
     Attributes:
         move_lock: held while outputs change their location; its holder sees each output exactly once.
@@ -70,8 +76,9 @@ class HotIndex:
         *,
         now_us: Callable[[], int] = lambda: int(time.time() * 1e6),
         lru: LruIndex | None = None,
-        policy: Policy | None = None,
+        quota: Quota | None = None,
         written: WriteSignal | None = None,
+        use: OutputUse | None = None,
     ) -> None:
         self.path = path
         # maintained by the engine's Catalog:
@@ -81,16 +88,22 @@ class HotIndex:
         self.writes = 0  #: writes in flight
         self.untagged_writes = 0  #: of these, writes that would create the namespace without a tokenizer
         self.lru = lru
+        self.use = use
+        #: outputs of the texts in the native index
+        self.writers = WriterIds()
         #: maintained by the engine's QuotaManager
-        self.quota = Quota(Policy() if policy is None else policy)
+        self.quota = Quota() if quota is None else quota
         #: maintained by the engine's Maintenance and Sealer
         self.maintenance = MaintenanceState()
         self.index = Index(MAX_CONTEXT)
+        self._weights = weights
+        #: number of calls of :meth:`unlearn`
+        self.unlearned = 0
         self.learner = new_learner(weights)
         #: counters of the steps of this namespace's sessions
         self.counters = StepCounters(written)
         #: counters of its followers, which draft by themselves
-        self._reported = ReportedCounts()
+        self._reported = StepCounts()
         self._now_us = now_us
         self.move_lock = threading.Lock()
         self._lock = threading.RLock()
@@ -177,10 +190,14 @@ class HotIndex:
         with self._lock:
             self._evicted += outputs
 
-    def add_reported(self, counts: ReportedCounts) -> None:
+    def add_reported(self, counts: StepCounts) -> None:
         """Add to the counters of followers."""
         with self._lock:
-            self._reported = ReportedCounts(*map(sum, zip(self._reported, counts, strict=True)))
+            self._reported = self._reported.plus(counts)
+
+    def step_counts(self) -> StepCounts:
+        """Counters of the steps of this namespace's sessions, those of followers included."""
+        return StepCounts.of(self.counters).plus(self._reported)
 
     def count_refused(self) -> bool:
         """Count a session's output that did not fit; returns whether to log it: once a minute."""
@@ -245,3 +262,17 @@ class HotIndex:
             live = list(self._live)
         for text in live:
             text.discard()
+
+    def withdraw_live(self, selection: Selection) -> int:
+        """Retract the texts of the live sessions that a selection takes, for good; returns how many.
+
+        Closing these stores no output.
+        """
+        with self._lock:
+            live = list(self._live)
+        return sum(text.withdraw(selection) for text in live)
+
+    def unlearn(self) -> None:
+        """Replace what drafting has learned by the initial weights."""
+        self.unlearned += 1
+        self.learner.load(new_learner(self._weights).save())

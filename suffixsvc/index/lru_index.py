@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,7 +71,6 @@ class LruIndex:
         self._removed = 0
         self._pinned = [0, 0]  # outputs, tokens
         self._now = 0
-        self._id_of: dict[int, OutputId] = {}  # writer number of a text in the hot index -> output
         self.dirty = False
 
     def __len__(self) -> int:
@@ -102,23 +101,6 @@ class LruIndex:
             self._now = max(self._now, last_used)
             self._add(output_id, last_used, written_us, tokens, _PINNED * pinned | _OWN_TTL * own_ttl)
 
-    def bind_writer(self, writer: int, output_id: OutputId) -> None:
-        """Map a writer number to its output.
-
-        The hot index knows the session or output that a text belongs to by such a number; it is not a thread.
-        """
-        with self._lock:
-            self._id_of[writer] = output_id
-            # most entries then belong to removed outputs
-            if self.complete and len(self._id_of) > 64 + 2 * len(self):
-                self._id_of = {w: i for w, i in self._id_of.items() if self._find(i) is not None}
-
-    def unbind_writers(self, output_ids: Iterable[OutputId]) -> None:
-        """Remove the writer numbers of outputs that were moved from the hot index to a segment."""
-        sealed = set(output_ids)
-        with self._lock:
-            self._id_of = {w: i for w, i in self._id_of.items() if i not in sealed}
-
     def remove(self, output_ids: Iterable[OutputId]) -> None:
         """Remove deleted outputs. Unknown ids are ignored."""
         with self._lock:
@@ -137,20 +119,22 @@ class LruIndex:
                 self._rows = live
                 self._grow()
 
-    def touch(self, writers: Iterable[int], output_ids: Iterable[OutputId], now_us: int) -> None:
-        """Record drafts from hot texts (by writer number) and from sealed outputs, oldest first.
-
-        Sealed ones count as later: the core orders the uses of one index or segment only.
-        """
+    def touch(self, output_ids: Iterable[OutputId], now_us: int) -> None:
+        """Record outputs that drafts were taken from, oldest use first. Unknown ids are ignored."""
         with self._lock:
-            hot = [self._id_of[w] for w in writers if w in self._id_of]
-            for output_id in [*hot, *output_ids]:
+            for output_id in output_ids:
                 row = self._find(output_id)
                 if row is not None:
                     self._rows["last_used"][row] = self._tick(now_us)
                     self.dirty = True
 
     # -------------------------------------------------------------------------------------------- queries
+
+    def idle_seconds(self, output_ids: Sequence[OutputId], now_us: int) -> list[float]:
+        """Seconds since the last use of those of these outputs that are in the index."""
+        with self._lock:
+            rows = [row for row in map(self._find, output_ids) if row is not None]
+            return [max(0, now_us - int(self._rows["last_used"][row])) / 1e6 for row in rows]
 
     @property
     def pinned(self) -> tuple[int, int]:

@@ -39,7 +39,7 @@ class NamespaceIndex(HotIndex):
         if self.lru is not None:
             tokens, own_ttl = len(output.token_ids), output.ttl_seconds > 0
             self.lru.add(output_id, self._now_us(), tokens, pinned=output.corpus, own_ttl=own_ttl)
-            self.lru.bind_writer(writer, output_id)
+        self.writers.bind(writer, output_id)
 
     def forget(self, deleted: Sequence[StoredOutput]) -> list[StoredOutput]:
         """Stop counting outputs that the store has deleted, and stop drafting from them in segments.
@@ -56,18 +56,26 @@ class NamespaceIndex(HotIndex):
                 self._count_locked(stored.output, -1)
             self._in_flight += len(hot)
             self._changes += 1
+            self.writers.unbind(stored.output_id for stored in deleted)
         if self.lru is not None:
             self.lru.remove(stored.output_id for stored in deleted)
         return hot
 
     def note_drafts(self) -> None:
-        """Fetch from the core which texts drafts were taken from, and record it for eviction."""
+        """Fetch from the core which texts drafts were taken from, and record it."""
         self._note_drafts(self.sealed())
 
     def _note_drafts(self, sealed: Iterable[Sealed]) -> None:
+        # Sealed outputs count as used later: the core orders the uses of one index or segment only.
+        of_segments = [i for each in sealed for i in each.segment.take_recently_used()]
+        self.note_use([*self.writers.outputs_of(self.index.take_recently_used()), *of_segments])
+
+    def note_use(self, output_ids: Sequence[OutputId]) -> None:
+        """Record outputs that drafts were taken from, oldest use first, for eviction and statistics."""
         if self.lru is not None:
-            of_segments = [i for each in sealed for i in each.segment.take_recently_used()]
-            self.lru.touch(self.index.take_recently_used(), of_segments, self._now_us())
+            self.lru.touch(output_ids, self._now_us())
+        if self.use is not None:
+            self.use.note(output_ids)
 
     # ------------------------------------------------------------------------------------ sealed segments
 
@@ -109,9 +117,8 @@ class NamespaceIndex(HotIndex):
             self._outputs -= len(moved)
             self.hot_tokens -= tokens
             self._positions -= sum(positions_of(stored.output) for stored in moved)
-            if self.lru is not None:
-                self._note_drafts(())
-                self.lru.unbind_writers(stored.output_id for stored in moved)
+            self._note_drafts(())
+            self.writers.unbind(stored.output_id for stored in moved)
             self._set_segments()
             return moved
 
@@ -165,10 +172,9 @@ class NamespaceIndex(HotIndex):
             loaded = self.segments.load(stored.output_id)
             if loaded:
                 self._count_locked(stored.output, 1)
+                self.writers.bind(writer, stored.output_id)
         if not loaded:
             self.remove(stored.output)
-        elif self.lru is not None:
-            self.lru.bind_writer(writer, stored.output_id)
 
     # ------------------------------------------------------------------------------- statistics and checks
 
@@ -186,7 +192,7 @@ class NamespaceIndex(HotIndex):
 
     def stats(self) -> NamespaceStats:
         """Statistics of the namespace."""
-        native, counters, usage = self.index.stats(), self.counters, self.usage()
+        native, usage = self.index.stats(), self.usage()
         session_bytes = self.session_bytes
         with self._lock:
             sealed = self.segments.sealed
@@ -199,15 +205,12 @@ class NamespaceIndex(HotIndex):
                 segments=len(sealed),
                 segment_bytes=sum(each.record.file_bytes for each in sealed),
                 hot_tokens=self.hot_tokens,
-                num_steps=counters.steps + self._reported.steps,
-                num_drafts=counters.drafts + self._reported.drafts,
-                num_draft_tokens=counters.drafted + self._reported.drafted,
-                num_accepted_tokens=counters.accepted + self._reported.accepted,
                 held_bytes=usage.bytes,
                 limit_bytes=0 if self.quota.limit >= UNLIMITED else self.quota.limit,
                 evicted_outputs=self._evicted,
                 refused_outputs=self._refused,
                 session_bytes=session_bytes,
+                **self.step_counts()._asdict(),
             )
 
     def consistency_snapshot(self) -> ConsistencySnapshot | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+from suffixsvc.core import StepCounters
 
 #: charge of an output in the log: its row (with the prompt's tail and labels), keys and counters, and bytes
 #: per token; identical outputs are charged in full, although they share a payload
@@ -32,15 +34,58 @@ class NamespaceStats:
     evicted_outputs: int  #: outputs deleted to keep the limit
     refused_outputs: int  #: outputs of sessions that were not stored because of the limit
     session_bytes: int  #: memory of the live sessions
+    #: of num_drafts, those with a token of the session's own text, and of the namespaces that it reads
+    num_session_drafts: int
+    num_namespace_drafts: int
+    num_session_draft_tokens: int  #: of num_draft_tokens
+    num_namespace_draft_tokens: int
+    num_session_accepted_tokens: int  #: of num_accepted_tokens, as far as a draft of the session had them
+    num_namespace_accepted_tokens: int
+    num_no_context: int  #: steps without a draft: no context of the position occurred before
+    num_not_worth_cost: int  #: steps without a draft: no token was probable enough for its cost
+    num_over_limit: int  #: steps without a draft: the allowed length was 0
+    expected_tokens: float  #: expected number of accepted tokens of all drafts
+    verify_steps: float  #: cost of the executed steps beyond that of plain steps, in plain steps
+    avoided_seconds: float  #: time of the plain steps that accepted tokens replaced
+    verify_seconds: float  #: time of verify_steps
 
 
-class ReportedCounts(NamedTuple):
-    """Counters of drafts that others took from a namespace, as its followers."""
+class StepCounts(NamedTuple):
+    """Counters of steps: of a namespace, or of a follower that drafts from it.
 
-    steps: int = 0
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
+    The fields are those of :class:`NamespaceStats`, and of ``suffixsvc.core.StepCounters``.
+    """
+
+    num_steps: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_session_drafts: int = 0
+    num_namespace_drafts: int = 0
+    num_session_draft_tokens: int = 0
+    num_namespace_draft_tokens: int = 0
+    num_session_accepted_tokens: int = 0
+    num_namespace_accepted_tokens: int = 0
+    num_no_context: int = 0
+    num_not_worth_cost: int = 0
+    num_over_limit: int = 0
+    expected_tokens: float = 0.0
+    verify_steps: float = 0.0
+    avoided_seconds: float = 0.0
+    verify_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, counters: StepCounters | NamespaceStats) -> Self:
+        """The values of the core's counters, or of statistics."""
+        return cls._make(getattr(counters, name) for name in cls._fields)
+
+    def plus(self, other: StepCounts) -> StepCounts:
+        """The sums of two."""
+        return StepCounts._make(a + b for a, b in zip(self, other, strict=True))
+
+    def since(self, earlier: StepCounts) -> StepCounts:
+        """What was counted after ``earlier``; floats are not negative by rounding."""
+        return StepCounts._make(max(a - b, 0) for a, b in zip(self, earlier, strict=True))
 
 
 class ConsistencySnapshot(NamedTuple):

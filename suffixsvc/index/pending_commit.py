@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -12,7 +13,8 @@ from suffixsvc import core
 from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.errors import LimitExceededError, UnknownNamespaceError
 from suffixsvc.index.namespace import NamespaceIndex
-from suffixsvc.types import NewOutput, OutputId
+from suffixsvc.selection import Selection
+from suffixsvc.types import Labels, NewOutput, OutputId
 
 log = structlog.get_logger(__name__)
 
@@ -24,6 +26,25 @@ CommittedIds = Future[list[OutputId]] | Future[list[OutputId | None]]
 #: submits an output to the store. LimitExceededError: it does not fit; UnknownNamespaceError: the namespace
 #: was deleted
 Commit = Callable[[NewOutput, OnCommitted], CommittedIds]
+
+
+def _nothing() -> None:
+    """Nothing is learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextOrigin:
+    """Where the text of a session comes from.
+
+    Attributes:
+        session_id, labels, principal: as stored with its output.
+        stop_learning: ends what drafting learns from it.
+    """
+
+    session_id: str = ""
+    labels: Labels = field(default_factory=dict)
+    principal: str = ""
+    stop_learning: Callable[[], None] = _nothing
 
 
 class PendingCommit:
@@ -38,19 +59,29 @@ class PendingCommit:
           │       └ rejected by a limit: live; its namespace was deleted: retracted
           └ release ──> retracted
 
-    Calls of :meth:`begin`, :meth:`wait` and :meth:`release` are serialised: the session's lock is held, or
-    the session was garbage-collected.
+    Calls of :meth:`begin`, :meth:`wait` and :meth:`release` are serialised: :attr:`lock` is held, or the
+    session was garbage-collected.
 
     Attributes:
+        lock: the session's lock.
         submitted: the output that the store accepted, and the future of its id; None before that.
         retracted: the live text was removed from the index, for good.
     """
 
-    def __init__(self, namespace: NamespaceIndex, native: core.Session, writer: int, commit: Commit) -> None:
+    def __init__(
+        self,
+        namespace: NamespaceIndex,
+        native: core.Session,
+        writer: int,
+        commit: Commit,
+        about: TextOrigin = TextOrigin(),
+    ) -> None:
         self._namespace = namespace
         self._native = native
         self._writer = writer
         self._commit = commit
+        self._about = about
+        self.lock = threading.Lock()
         self.submitted: tuple[NewOutput, CommittedIds] | None = None
         self._insert: UndoableInsert | None = None
         #: the index holds the output's texts besides the live ones, which carry more context
@@ -150,6 +181,21 @@ class PendingCommit:
         """Retract the live text unless the log holds it. Any thread, while no write is in flight."""
         if not self._handed_over:
             self.retract()
+
+    def withdraw(self, selection: Selection) -> bool:
+        """Retract the live text for good, if the selection takes its writer; whether it did.
+
+        Text that is being stored is left to the deletion of its output. Waits while the session is closed.
+        """
+        about = self._about
+        if not selection.takes(about.session_id, about.labels, about.principal):
+            return False
+        with self.lock:
+            if self.retracted or self._released or self.submitted is not None:
+                return False
+            about.stop_learning()
+            self.retract()
+            return True
 
     def _undo(self, output: NewOutput) -> None:
         """The store did not commit the output."""

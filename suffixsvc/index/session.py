@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
 from suffixsvc.index.hot_index import require_ngram_length
 from suffixsvc.index.live_text import TextPiece, pieces_of
 from suffixsvc.index.namespace import NamespaceIndex
-from suffixsvc.index.pending_commit import Commit, CommittedIds, PendingCommit
+from suffixsvc.index.pending_commit import Commit, CommittedIds, PendingCommit, TextOrigin
 from suffixsvc.index.session_calls import (
     DraftParams,
     as_feedback,
@@ -74,26 +73,29 @@ class Session:
         abandoned: Abandoned,
         admit: Admit,
         private: bool = False,
+        principal: str = "",
+        session_id: str = "",
     ) -> None:
         self._namespace = namespace
         self._read_namespaces = list(reads)  # kept alive by this reference
         self._reads = [r.index for r in reads]
-        self._labels = dict(labels)
+        self._labels, self._principal, self._session_id = dict(labels), principal, session_id
         self._limits = limits
         #: most tokens of a decode step: a whole draft and one more token
         self._decode_step_tokens = limits.max_draft_tokens + 1
         self._params = DraftParams(limits.max_draft_tokens)
         self._on_close = on_close
         self._admit = admit
-        self._lock = threading.Lock()
         self._closed = False
         self._output_id: OutputId | None = None
         writer = next_writer()
         self._native = core.Session(
             namespace.index, self._reads, namespace.learner, writer, PROMPT_TAIL_TOKENS
         )
-        self._pending_commit = PendingCommit(namespace, self._native, writer, commit)
         self._stepper = core.SessionStepper(self._native, namespace.counters, limits.max_session_tokens)
+        origin = TextOrigin(session_id, self._labels, principal, self._stepper.stop_learning)
+        self._pending_commit = PendingCommit(namespace, self._native, writer, commit, origin)
+        self._lock = self._pending_commit.lock
         self._require_capacity(len(prompt) + len(output))
         # before its text is in the index, so that a deletion finds it
         namespace.add_live(self._pending_commit)
@@ -266,8 +268,8 @@ class Session:
             commit: store the output.
             incomplete: mark the output as one whose model had not finished.
             wait: return after the output is durable. False returns None at once.
-            session_id: stored with the output. The same text closed again under the same id, also in a later
-                session, is the same output and is stored once.
+            session_id: stored with the output; "": the id that the session was opened with. The same text
+                closed again under the same id, also in a later session, is the same output, stored once.
 
         Returns:
             The output's id. None if the session wrote no output or retracted it, with ``commit=False`` or
@@ -294,7 +296,8 @@ class Session:
                     self._namespace.path,
                     self._labels,
                     incomplete=incomplete,
-                    session_id=session_id,
+                    session_id=session_id or self._session_id,
+                    principal=self._principal,
                 )
                 if commit and not self._pending_commit.retracted
                 else None

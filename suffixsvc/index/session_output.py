@@ -59,7 +59,13 @@ def output_runs(native: core.Session) -> list[tuple[int, int]]:
 
 
 def output_of(
-    native: core.Session, namespace: str, labels: Labels, *, incomplete: bool, session_id: str
+    native: core.Session,
+    namespace: str,
+    labels: Labels,
+    *,
+    incomplete: bool,
+    session_id: str,
+    principal: str,
 ) -> NewOutput | None:
     """The output of a session as it is stored; None where the session has no output tokens."""
     runs = output_runs(native)
@@ -78,4 +84,5 @@ def output_of(
         incomplete=incomplete,
         uuid=uuid,
         session_id=session_id,
+        principal=principal,
     )

@@ -22,11 +22,11 @@ _TEMPORARY: Final = ".tmp"
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+def atomic_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces ``path`` durably at the end of the block.
 
     Readers see the old bytes or all of the new ones. If the block raises, the old file stays and the new one
-    is removed. The new file has the permissions of the umask.
+    is removed. The new file has the permissions ``mode`` without those of the umask.
 
     Raises:
         OSError: the disk is full, or the folder does not exist or is not writable.
@@ -34,7 +34,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}{_TEMPORARY}")
     try:
         temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -46,9 +46,9 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by one with this text, in UTF-8. OSError, as :func:`atomic_file`."""
-    with atomic_file(path) as file:
+def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
+    """Replace a file by one with this text, in UTF-8. Arguments and OSError as of :func:`atomic_file`."""
+    with atomic_file(path, mode) as file:
         file.write(text.encode())
 
 

@@ -22,6 +22,8 @@ from suffixsvc.errors import ServiceError, ServiceUnavailableError
 
 _STOP_SECONDS: Final = 8.0
 _POLL_SECONDS: Final = 0.05
+#: prefixes of environment variables that children do not inherit (docs/configuration.md)
+_OWN_VARIABLES: Final = ("SUFFIXSVC_SERVE_", "SUFFIXSVC_DRAFT_WORKER_", "SUFFIXSVC_OPENAI_", "NOTIFY_SOCKET")
 _LOG_LINES: Final = 12
 
 
@@ -141,12 +143,18 @@ class ChildProcesses:
     def start_program(
         self, name: str, line: Sequence[str], ready: Callable[[], bool], timeout_seconds: float = 120.0
     ) -> ChildProcess:
-        """Start any program by its command line; otherwise as :meth:`start`."""
+        """Start any program by its command line; otherwise as :meth:`start`.
+
+        Variables that set options of servers, or name the service manager, are for this program, not for its
+        children.
+        """
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
         log = self.folder / f"{name}.log"
         launcher = [sys.executable, "-m", "suffixsvc.runtime.parent_death", str(os.getpid())]
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: S603  # this interpreter, then the caller's command line
                 [*launcher, *line],
+                env=inherited,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -69,8 +69,16 @@ def queued_log_output() -> Iterator[None]:
         structlog.configure(logger_factory=before)
 
 
+def dropped_lines() -> int:
+    """Number of log lines that this process has dropped because stderr was not read in time."""
+    return _LineQueue.dropped_in_all
+
+
 class _LineQueue:
     """Bounded queue of log lines, and the thread that writes them. Thread-safe."""
+
+    #: of all queues of the process, of which there is one at a time
+    dropped_in_all = 0
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -85,6 +93,7 @@ class _LineQueue:
         with self._lock:
             if self._dropped or self._lines.qsize() >= MAX_QUEUED_LINES:
                 self._dropped += 1
+                _LineQueue.dropped_in_all += 1
             else:
                 self._lines.put(line)
 

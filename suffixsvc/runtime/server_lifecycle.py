@@ -1,4 +1,4 @@
-"""Lifecycle of server processes: stop signals, ready file, umask, common gRPC options."""
+"""Lifecycle of server processes: stop signals, ready file, service manager, umask, common gRPC options."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.runtime.atomic_file import write_atomically
+from suffixsvc.runtime.service_manager import notify
 
 #: options of all gRPC servers
 SERVER_OPTIONS: Final = (
@@ -60,6 +61,7 @@ def stop_signal() -> Iterator[WaitForStop]:
     def wait(seconds: float | None = None, /) -> bool:
         while arrived.select(seconds):
             if os.read(reader, 1)[0] in stopping:
+                notify("STOPPING=1")
                 return True
         return False
 
@@ -102,12 +104,18 @@ def require_writable_ready_file(path: Path | None) -> None:
             pass  # an attempt is the only reliable test: permissions do not show a read-only disk
 
 
-def write_ready_file(path: Path | None, **fields: object) -> None:
-    """Write the ready file, a JSON object of ``fields`` and the pid, atomically. InvalidConfigError."""
-    if path is None:
-        return
-    with _readable_failure(path):
-        write_atomically(path, json.dumps({**fields, "pid": os.getpid()}) + "\n")
+def report_ready(path: Path | None, **fields: object) -> None:
+    """Report that the server answers: to the service manager, and in the ready file.
+
+    The file is a JSON object of ``fields`` and the pid, written atomically.
+
+    Raises:
+        InvalidConfigError: it cannot be written.
+    """
+    if path is not None:
+        with _readable_failure(path):
+            write_atomically(path, json.dumps({**fields, "pid": os.getpid()}) + "\n")
+    notify("READY=1")
 
 
 def remove_ready_file(path: Path | None) -> None:

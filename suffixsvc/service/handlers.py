@@ -1,6 +1,7 @@
-"""Request handlers of all service methods, without gRPC: a message in, a message out.
+"""Request handlers of all service methods, without gRPC: a message and its caller in, a message out.
 
-Stream messages, unary calls and the client's fake transport use the same functions.
+Stream messages, unary calls and the client's fake transport use the same functions. Each checks the rights of
+its caller before it looks at anything else (docs/security.md has the table).
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import starmap
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from suffixsvc import __version__
+from suffixsvc import __version__, wire
+from suffixsvc.access.caller import Caller, session_name
+from suffixsvc.access.principals import Right
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.runtime.background import PeriodicTask
+from suffixsvc.runtime.log_output import dropped_lines
+from suffixsvc.selection import Selection
 from suffixsvc.service.followers.service import LEASE_SECONDS, FollowerService
 from suffixsvc.service.messages import converters
 from suffixsvc.service.messages.converters import shared_fields
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, ExportJob, NamespaceStats, SuffixCache
 
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch", "backup")
+#: of the statistics of a namespace, those in which the rates of other namespaces show
+_OF_THE_SERVICE: Final = ("last_lsn", "store_bytes")
 #: exports that are counted or read: each holds a thread, files and disk space while its client reads
 MAX_EXPORTS = 4
 
@@ -79,25 +86,25 @@ class Handlers:
 
     # ----------------------------------------------------------------------------------------- sessions
 
-    def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionReply:
+    def open_session(self, request: pb.OpenSessionRequest, caller: Caller) -> pb.OpenSessionReply:
         """Open a session, or find the live one of the same id, namespace and prompt."""
-        return self.sessions.open(request)
+        return self.sessions.open(request, caller)
 
-    def step(self, request: pb.StepRequest) -> pb.StepReply:
+    def step(self, request: pb.StepRequest, caller: Caller) -> pb.StepReply:
         """Append tokens to a session and draft."""
-        [answer] = self.sessions.steps.take([request])
+        [answer] = self.sessions.steps.take([request], caller)
         if isinstance(answer, Exception):
             raise answer
         return pb.StepBatchReply.FromString(answer).items[0].reply
 
-    def append_context(self, request: pb.AppendContextRequest) -> pb.AppendContextReply:
+    def append_context(self, request: pb.AppendContextRequest, caller: Caller) -> pb.AppendContextReply:
         """Append tokens that the model did not write to a session."""
-        return self.sessions.append_context(request)
+        return self.sessions.append_context(request, caller)
 
-    def close_session(self, request: pb.CloseSessionRequest) -> pb.CloseSessionReply:
+    def close_session(self, request: pb.CloseSessionRequest, caller: Caller) -> pb.CloseSessionReply:
         """End a session; commit or discard its output."""
         output_id = self.sessions.close(
-            converters.checked_session_id(request.session_id),
+            caller.session(converters.checked_session_id(request.session_id)),
             commit=not request.discard,
             incomplete=request.incomplete,
             wait=not request.no_wait,
@@ -106,11 +113,11 @@ class Handlers:
 
     # --------------------------------------------------------------------------------------- the stream
 
-    def message(self, request: pb.StreamRequest) -> pb.StreamReply:
+    def message(self, request: pb.StreamRequest, caller: Caller) -> pb.StreamReply:
         """Answer one stream message. Errors are part of the reply: they must not end the stream."""
-        return pb.StreamReply.FromString(self.message_bytes(request.SerializeToString()))
+        return pb.StreamReply.FromString(self.message_bytes(request.SerializeToString(), caller))
 
-    def message_bytes(self, data: bytes) -> bytes:
+    def message_bytes(self, data: bytes, caller: Caller) -> bytes:
         """Answer a serialised stream message; the core answers plain steps without protobuf objects.
 
         Returns:
@@ -119,10 +126,16 @@ class Handlers:
         Raises:
             What :meth:`answer_remaining` raises.
         """
-        answered = self.sessions.table.dispatcher.answer(data, time.monotonic())
-        return answered if isinstance(answered, bytes) else self.answer_remaining(data, answered)
+        try:
+            caller.admit(data)
+        except LimitExceededError as error:
+            return _refused_message(data, error)
+        answered = self.sessions.table.dispatcher.answer(data, time.monotonic(), caller.scope)
+        return answered if isinstance(answered, bytes) else self.answer_remaining(data, answered, caller)
 
-    def answer_remaining(self, data: bytes, answered: Sequence[bytes | Refusal] | None) -> bytes:
+    def answer_remaining(
+        self, data: bytes, answered: Sequence[bytes | Refusal] | None, caller: Caller
+    ) -> bytes:
         """Answer a message that the dispatcher did not answer, or a batch of which it refused steps.
 
         Args:
@@ -137,41 +150,39 @@ class Handlers:
         try:
             request = self.readers["Stream"](data)
         except LimitExceededError as error:
-            refused = pb.StreamReply(id=read_message_id(data), error=error_detail(error, "stream message"))
-            return refused.SerializeToString()
+            return _refused_message(data, error)
         if answered is None:
-            reply = self._reply(request)
+            reply = self._reply(request, caller)
         else:
             steps = request.steps.items
-            reply = _batch_reply(
-                steps, starmap(self.sessions.steps.answer, zip(steps, answered, strict=True))
-            )
+            taken = zip(steps, answered, strict=True)
+            reply = _batch_reply(steps, (self.sessions.steps.answer(*each, caller) for each in taken))
         if request.no_reply:
             return b""
         reply.id = request.id
         return reply.SerializeToString()
 
-    def _reply(self, request: pb.StreamRequest) -> pb.StreamReply:
+    def _reply(self, request: pb.StreamRequest, caller: Caller) -> pb.StreamReply:
         try:
-            return self._handle(request)
+            return self._handle(request, caller)
         except Exception as error:
             return pb.StreamReply(error=error_detail(error, "stream message"))
 
-    def _handle(self, request: pb.StreamRequest) -> pb.StreamReply:
+    def _handle(self, request: pb.StreamRequest, caller: Caller) -> pb.StreamReply:
         match request.WhichOneof("request"):
             case "open":
-                return pb.StreamReply(open=self.open_session(request.open))
+                return pb.StreamReply(open=self.open_session(request.open, caller))
             case "append_context":
-                return pb.StreamReply(append_context=self.append_context(request.append_context))
+                return pb.StreamReply(append_context=self.append_context(request.append_context, caller))
             case "close":
-                return pb.StreamReply(close=self.close_session(request.close))
+                return pb.StreamReply(close=self.close_session(request.close, caller))
             case "steps":
                 steps = request.steps.items
                 # one for each possible session; up to MIN_STEP_LIMIT steps fail one by one
                 most = max(self._limits.max_sessions, MIN_STEP_LIMIT)
                 if len(steps) > most:
                     raise too_many_error("steps", most, len(steps), STEPS_REMEDY)
-                return _batch_reply(steps, self.sessions.steps.take(steps))
+                return _batch_reply(steps, self.sessions.steps.take(steps, caller))
         raise InvalidInputError(
             "a stream message must hold a request",
             expected="open, steps, append_context or close",
@@ -180,19 +191,22 @@ class Handlers:
 
     # --------------------------------------------------------------------------------------------- bulk
 
-    def add_outputs(self, requests: Iterable[pb.AddOutputsRequest]) -> pb.AddOutputsReply:
+    def add_outputs(self, requests: Iterable[pb.AddOutputsRequest], caller: Caller) -> pb.AddOutputsReply:
         """Store outputs, each message as a whole or not at all; an error says how many were stored."""
         reply = pb.AddOutputsReply()
         try:
             for index, request in enumerate(requests):  # a message that is too large or late raises here
-                self._add(request, reply, first=index == 0)
+                caller.require(Right.WRITE, request.namespace)
+                self._add(request, reply, caller.principal, first=index == 0)
         except SuffixError as error:
             error.message += f" ({reply.outputs} outputs of this call were stored)"
             raise
         return reply
 
-    def _add(self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply, *, first: bool) -> None:
-        outputs = converters.new_outputs(request, self._limits)
+    def _add(
+        self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply, principal: str, *, first: bool
+    ) -> None:
+        outputs = converters.new_outputs(request, self._limits, principal)
         if outputs:
             namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
             reply.output_ids.extend(namespace.add_outputs(outputs))
@@ -209,15 +223,17 @@ class Handlers:
             )
 
     def export_ngrams(
-        self, request: pb.ExportNgramsRequest, job: ExportJob | None = None
+        self, request: pb.ExportNgramsRequest, caller: Caller, job: ExportJob | None = None
     ) -> Generator[pb.ExportNgramsReply, None, None]:
         """Count n-grams of a namespace; yields a summary, then the files in pieces.
 
         Raises:
             UnknownNamespaceError, TokenizerMismatchError, InvalidInputError.
             LimitExceededError: another export is counting, or MAX_EXPORTS are being read.
+            PermissionDeniedError: the caller may not copy the namespace.
             ServiceUnavailableError: ``job`` was cancelled.
         """
+        caller.require(Right.FOLLOW, request.namespace)
         self._require_namespace(request.namespace)
         namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
         with contextlib.ExitStack() as held:
@@ -234,33 +250,48 @@ class Handlers:
                 files = [held.enter_context(each.path.open("rb")) for each in exported.files]
             yield from converters.export_to_proto(exported, files, namespace.tokenizer)
 
-    def forget(self, request: pb.ForgetRequest) -> pb.ForgetReply:
-        """Delete one output; the reply says which followers have applied the deletion."""
-        self._require_namespace(request.namespace)
-        self._cache.namespace(request.namespace).forget(request.output_id)
-        return pb.ForgetReply(receipt=self.followers.receipt(request.namespace))
+    def delete(self, request: pb.DeleteRequest, caller: Caller) -> pb.DeleteReply:
+        """Delete what a selection takes; the reply says which followers have applied the deletion."""
+        selection = _permitted_selection(wire.selection_from_proto(request.selection), caller)
+        if request.from_disk:  # writes of all principals wait meanwhile
+            caller.require_everywhere(Right.ADMIN, "an erasure that is waited for")
+        deletion = self._cache.delete(selection, superseded=request.superseded)
+        receipt = self.followers.receipt(deletion.namespaces)  # before the erasure, which takes longer
+        if request.from_disk:
+            self._cache.erase()
+        return pb.DeleteReply(
+            outputs=deletion.outputs,
+            sessions=deletion.sessions,
+            namespaces=deletion.namespaces,
+            receipt=receipt,
+            from_disk=request.from_disk,
+        )
 
-    def delete_namespace(self, request: pb.DeleteNamespaceRequest) -> pb.DeleteNamespaceReply:
-        """Delete a namespace with its outputs; the reply has their number, and a receipt as of Forget."""
+    def delete_namespace(self, request: pb.DeleteNamespaceRequest, caller: Caller) -> pb.DeleteNamespaceReply:
+        """Delete a namespace with its outputs; the reply has their number, and a receipt as of Delete."""
+        caller.require(Right.ADMIN, request.namespace)
         outputs = self._cache.delete_namespace(request.namespace, force=request.force)
-        return pb.DeleteNamespaceReply(outputs=outputs, receipt=self.followers.receipt(request.namespace))
+        return pb.DeleteNamespaceReply(outputs=outputs, receipt=self.followers.receipt([request.namespace]))
 
     def fetch_segment(
-        self, request: watch_pb2.FetchSegmentRequest
+        self, request: watch_pb2.FetchSegmentRequest, caller: Caller
     ) -> Generator[watch_pb2.FetchSegmentReply, None, None]:
         """A segment file of a namespace's manifest, in pieces."""
+        caller.require(Right.FOLLOW, request.namespace)
         self._require_namespace(request.namespace)
         return self.followers.fetch_segment(request)
 
-    def backup(self, request: pb.BackupRequest) -> Generator[pb.BackupReply, None, None]:
+    def backup(self, request: pb.BackupRequest, caller: Caller) -> Generator[pb.BackupReply, None, None]:
         """Write a backup of the data folder; yields its progress, then a summary.
 
         Raises:
             InvalidInputError: the path is not absolute, or the folder has content.
             InvalidConfigError: the cache is in memory.
+            PermissionDeniedError: the caller may not administer every namespace.
             ServiceUnavailableError: the service drains.
             StoreError: nothing was written.
         """
+        caller.require_everywhere(Right.ADMIN, "a backup of the service")
         folder = os.fsdecode(request.folder)
         if not os.path.isabs(folder) or "\0" in folder:
             raise InvalidInputError("folder must be an absolute path", got=ascii(folder)[:200])
@@ -274,35 +305,55 @@ class Handlers:
 
     # ------------------------------------------------------------------------------------------- queries
 
-    def list_namespaces(self, request: pb.ListNamespacesRequest) -> pb.ListNamespacesReply:
-        """The namespaces at or below a path. Paths are compared by components: a/bc is not below a/b."""
+    def list_namespaces(self, request: pb.ListNamespacesRequest, caller: Caller) -> pb.ListNamespacesReply:
+        """The namespaces at or below a path that the caller has a right on.
+
+        Paths are compared by components: a/bc is not below a/b.
+        """
         prefix = request.prefix.rstrip("/")
         reply = pb.ListNamespacesReply()
         for record in self._cache.namespaces():
-            if not prefix or f"{record.path}/".startswith(f"{prefix}/"):
+            below = not prefix or f"{record.path}/".startswith(f"{prefix}/")
+            if below and caller.may_see(record.path):
                 stats = self._cache.namespace(record.path).stats()
                 reply.namespaces.add(
-                    path=record.path, tokenizer=record.tokenizer, outputs=stats.outputs, tokens=stats.tokens
+                    path=record.path, tokenizer=record.tokenizer, **shared_fields(pb.NamespaceInfo, stats)
                 )
         return reply
 
-    def get_stats(self, request: pb.GetStatsRequest) -> pb.GetStatsReply:
-        """Statistics of one namespace, or of the whole service if none is named."""
+    def get_stats(
+        self,
+        request: pb.GetStatsRequest,
+        caller: Caller,
+        namespaces: Mapping[str, NamespaceStats] | None = None,
+    ) -> pb.GetStatsReply:
+        """Statistics of one namespace, or of the whole service if none is named.
+
+        Args:
+            namespaces: see ``SuffixCache.stats``.
+        """
         if request.namespace:
+            caller.require(Right.READ, request.namespace)
             self._require_namespace(request.namespace)
             reply = _stats_reply(self._cache.namespace(request.namespace).stats())
-            reply.followers.extend(self.followers.stats(request.namespace))
+            reply.followers.extend(self.followers.stats(request.namespace, caller))
+            if not caller.may_everywhere(Right.ADMIN):
+                for shared in _OF_THE_SERVICE:
+                    reply.ClearField(shared)
             return reply
-        reply = _stats_reply(self._cache.stats())
-        reply.followers.extend(self.followers.stats())
+        caller.require_everywhere(Right.ADMIN, "statistics of the whole service")
+        reply = _stats_reply(self._cache.stats(namespaces))
+        reply.followers.extend(self.followers.stats("", caller))
         reply.unkept_sessions = len(self.sessions.failed_closes)
         reply.lost_sessions = self.sessions.failed_closes.lost
         reply.store_failing = self._cache.durability() is not None
+        reply.live_lost = self.followers.registry.live_lost
+        reply.dropped_log_lines = dropped_lines()
         tasks = {task.name: task.stats() for task in self.background_tasks} | self._cache.background_tasks()
         reply.background_tasks.extend(converters.task_to_proto(*task) for task in tasks.items())
         return reply
 
-    def get_server_info(self, _request: pb.GetServerInfoRequest) -> pb.GetServerInfoReply:
+    def get_server_info(self, _request: pb.GetServerInfoRequest, _caller: Caller) -> pb.GetServerInfoReply:
         """Version, limits and instance id, and why the store is failing if it is."""
         failure = self._cache.durability()
         return pb.GetServerInfoReply(
@@ -332,6 +383,28 @@ def _acquired(semaphore: threading.Semaphore, full: str, limit: int) -> Iterator
         semaphore.release()
 
 
+def _permitted_selection(selection: Selection, caller: Caller) -> Selection:
+    """A selection whose session is that of its principal, or else of the caller.
+
+    Raises:
+        PermissionDeniedError: the caller may not delete from its namespace, or from all.
+    """
+    if selection.namespace:
+        caller.require(Right.ADMIN, selection.namespace)
+    else:
+        caller.require_everywhere(Right.ADMIN, "a deletion in all namespaces")
+    if not selection.session_id:
+        return selection
+    principal = caller.principal if selection.principal is None else selection.principal
+    return replace(selection, session_id=session_name(principal, selection.session_id).stored)
+
+
+def _refused_message(data: bytes, error: LimitExceededError) -> bytes:
+    """The reply to a message that is not parsed, because it is too large or comes too soon."""
+    reply = pb.StreamReply(id=read_message_id(data), error=error_detail(error, "stream message"))
+    return reply.SerializeToString()
+
+
 def _batch_reply(steps: Sequence[pb.StepRequest], answers: Iterable[bytes | Exception]) -> pb.StreamReply:
     """The reply to a batch, in which an answer is a serialised StepBatchReply of one item."""
     reply = pb.StreamReply()
@@ -348,5 +421,5 @@ def _batch_reply(steps: Sequence[pb.StepRequest], answers: Iterable[bytes | Exce
 def _stats_reply(stats: CacheStats | NamespaceStats) -> pb.GetStatsReply:
     """The fields that reply and engine record share; the others stay 0."""
     shared = shared_fields(pb.GetStatsReply, stats)
-    counts: dict[str, Any] = {name: int(value) for name, value in shared.items()}
-    return pb.GetStatsReply(**counts)
+    shared["expiry_grace_seconds"] = int(shared.get("expiry_grace_seconds", 0))
+    return pb.GetStatsReply(**shared)

@@ -17,11 +17,17 @@ def configure_logs(style: LogFormat = "auto", *, debug: bool = False) -> None:
     """Configure structlog. ``auto`` is human-readable if stderr is a terminal, else JSON."""
     readable = style == "console" or (style == "auto" and sys.stderr.isatty())
     processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=not readable),
     ]
     if readable:
-        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+        # The default formatter shows the values of variables, tokens among them.
+        processors.append(
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        )
     else:
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
+from suffixsvc.access.control import AccessControl
+from suffixsvc.access.tokens import TOKENS_FILE, TokenFile
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ListenError
-from suffixsvc.policies import Policies
 from suffixsvc.runtime.log_output import queued_log_output
 from suffixsvc.runtime.server_lifecycle import (
     remove_ready_file,
+    report_ready,
     require_writable_ready_file,
     stop_signal,
-    write_ready_file,
 )
 from suffixsvc.service.calls.admission import MAX_FOLLOWERS
-from suffixsvc.service.listeners.listen import parse_address, prepare
+from suffixsvc.service.listeners.listen import TcpAddress, parse_address, prepare
 from suffixsvc.service.logs import LogFormat, configure_logs
+from suffixsvc.service.metrics.collector import DEFAULT_NAMESPACES, service_registry
+from suffixsvc.service.metrics.http_server import READ_METRICS, MetricsServer, metrics_address
 from suffixsvc.service.recovery import recovery_progress
 from suffixsvc.service.server import SuffixServer
+from suffixsvc.transport.tls import ServerTls
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +44,12 @@ class ServeConfig:
     listen: tuple[str, ...]
     #: listen on addresses other machines can reach, without authentication or encryption
     insecure_network: bool = False
+    #: certificates of TCP addresses; None: they are not encrypted
+    tls: ServerTls | None = None
+    #: file of the tokens; None: TOKENS_FILE in the data folder
+    tokens: Path | None = None
+    #: policy file; None: no limits of namespaces, and no principals
+    policies: Path | None = None
     #: written once the service accepts calls: JSON with addresses, pid and instance id
     ready_file: Path | None = None
     log_format: LogFormat = "auto"
@@ -48,7 +59,12 @@ class ServeConfig:
     #: limit on followers; each occupies a thread; 0: none are allowed
     max_followers: int = MAX_FOLLOWERS
     limits: Limits = field(default_factory=Limits)
-    policies: Policies = field(default_factory=Policies)
+    #: migrate a data folder of an earlier release, after a backup
+    migrate: bool = False
+    #: ``HOST:PORT`` of the metrics for Prometheus; None: they are not served
+    metrics: str | None = None
+    #: namespaces with metrics of their own, the busiest; the others are summed
+    metrics_namespaces: int = DEFAULT_NAMESPACES
     #: fills namespaces before the service accepts calls; returns those that sessions read by default
     preload: Callable[[SuffixCache], Sequence[str]] | None = None
 
@@ -73,10 +89,23 @@ def _serve_until_signal(config: ServeConfig) -> None:
     require_writable_ready_file(config.ready_file)
     addresses = [parse_address(text) for text in config.listen]
     for address in addresses:  # before a recovery that may take minutes
-        prepare(address, insecure_network=config.insecure_network)
+        prepare(address, insecure_network=config.insecure_network or config.tls is not None)
+    metrics = None if config.metrics is None else metrics_address(config.metrics)
+    if metrics is not None:
+        prepare(metrics, insecure_network=config.insecure_network, danger=READ_METRICS)
+    access = AccessControl(
+        TokenFile(config.tokens or config.data / TOKENS_FILE),
+        config.policies,
+        insecure_network=config.insecure_network,
+    )
     with recovery_progress() as progress:
         cache = SuffixCache(
-            str(config.data), limits=config.limits, progress=progress, policies=config.policies
+            str(config.data),
+            limits=config.limits,
+            progress=progress,
+            policies=access.policies,
+            migrate=config.migrate,
+            ids_from_clock=True,
         )
     with cache:
         if config.preload is not None:
@@ -86,22 +115,42 @@ def _serve_until_signal(config: ServeConfig) -> None:
             addresses,
             limits=config.limits,
             durable=True,
+            access=access,
+            tls=config.tls,
             insecure_network=config.insecure_network,
             max_streams=config.max_streams,
             max_followers=config.max_followers,
         )
-        _serve(server, config)
+        with _served_metrics(cache, server, config, access, metrics) as about:
+            _serve(server, config, about)
     log.info("stopped")
 
 
-def _serve(server: SuffixServer, config: ServeConfig) -> None:
+@contextlib.contextmanager
+def _served_metrics(
+    cache: SuffixCache,
+    server: SuffixServer,
+    config: ServeConfig,
+    access: AccessControl,
+    address: TcpAddress | None,
+) -> Iterator[dict[str, str]]:
+    """Serve the metrics in the block, also while the service drains; yields fields of the ready file."""
+    if address is None:
+        yield {}
+        return
+    registry = service_registry(cache, server.handlers, config.metrics_namespaces)
+    with MetricsServer(registry, address, access, insecure_network=config.insecure_network) as served:
+        yield {"metrics": f"http://{served.address}/metrics"}
+
+
+def _serve(server: SuffixServer, config: ServeConfig, about: Mapping[str, str]) -> None:
     with stop_signal() as wait_for_stop:
         remove_ready_file(config.ready_file)  # a killed service may have left one
         try:
             bound = server.start()
-            log.info("ready", addresses=bound, data=str(config.data), pid=os.getpid())
+            log.info("ready", addresses=bound, data=str(config.data), pid=os.getpid(), **about)
             instance_id = server.handlers.instance_id
-            write_ready_file(config.ready_file, addresses=bound, instance_id=instance_id)
+            report_ready(config.ready_file, addresses=bound, instance_id=instance_id, **about)
             wait_for_stop()
             log.info("draining", sessions=len(server.handlers.sessions.table))
         finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
+from suffixsvc.access.control import AccessControl
 from suffixsvc.config import Limits
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.runtime.background import PeriodicTask
@@ -31,6 +32,7 @@ from suffixsvc.service.listeners.listen import (
     require_own_socket,
 )
 from suffixsvc.service.servicer import SuffixCacheServicer
+from suffixsvc.transport.tls import ServerTls
 from suffixsvc.v1 import suffix_cache_pb2, suffix_cache_pb2_grpc
 
 try:
@@ -51,6 +53,8 @@ DURABILITY_NAME = f"{SERVICE_NAME}/durability"
 #: calls that may wait for a thread; gRPC itself refuses calls over this number
 WAITING_CALLS = 4096
 LONGEST_EXPIRY_PERIOD_SECONDS = 30.0
+#: time within which a change of tokens or policies takes effect
+ACCESS_PERIOD_SECONDS = 1.0
 #: time for calls in flight to finish once the server stops; idle streams end after it. Longer than
 #: DRAIN_SECONDS (calls/stalls.py), so that the errors of calls that wait for a message are still sent
 STOP_GRACE_SECONDS = 0.5
@@ -71,12 +75,17 @@ class SuffixServer:
         *,
         limits: Limits | None = None,
         durable: bool = False,
+        access: AccessControl | None = None,
+        tls: ServerTls | None = None,
         insecure_network: bool = False,
         max_streams: int = 512,
         max_followers: int = MAX_FOLLOWERS,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._addresses = list(addresses)
+        self._access = AccessControl(insecure_network=insecure_network) if access is None else access
+        self._access.make_public([record.path for record in cache.default_reads()])
+        self._tls = tls
         self._insecure_network = insecure_network
         self._limits = limits or Limits()
         self.handlers = Handlers(cache, self._limits, durable=durable, lease_seconds=lease_seconds)
@@ -86,7 +95,8 @@ class SuffixServer:
         self._cache = cache
         self.handlers.background_tasks = self._background_tasks()
         admission = Admission(max_streams, max_followers)
-        self._interceptor = CallInterceptor(admission, self.handlers.readers, self._stalled)
+        self._interceptor = CallInterceptor(self._access, admission, self.handlers.readers, self._stalled)
+        self._access.on_change(self._apply_access)
         self._server = self._assemble(admission.threads)
         #: inodes of the socket files, by path
         self._sockets: dict[str, int] = {}
@@ -105,6 +115,7 @@ class SuffixServer:
                 ("evict", self._evict, period),
                 ("durability", self._report_durability, CHECK_INTERVAL_SECONDS),
                 ("live-text", self.handlers.followers.live.run_window, MIN_WINDOW_SECONDS),
+                ("access", self._refresh_access, ACCESS_PERIOD_SECONDS),
                 ("stalled-calls", self._stalled.cancel_overdue, CHECK_INTERVAL_SECONDS),
             )
         ]
@@ -144,10 +155,13 @@ class SuffixServer:
         return bound
 
     def _bind(self, address: Address) -> str:
-        prepare(address, insecure_network=self._insecure_network)
+        prepare(address, insecure_network=self._insecure_network or self._tls is not None)
         try:
             with owner_only_umask():
-                port = self._server.add_insecure_port(str(address))
+                if self._tls is None or isinstance(address, UnixAddress):
+                    port = self._server.add_insecure_port(str(address))
+                else:
+                    port = self._server.add_secure_port(str(address), self._tls.credentials())
         except RuntimeError as error:
             raise bind_error(address, error) from None
         if isinstance(address, UnixAddress):
@@ -193,6 +207,19 @@ class SuffixServer:
 
     def _report_durability(self) -> None:
         self._health.set(DURABILITY_NAME, serving=self._cache.durability() is None)
+
+    def _refresh_access(self) -> None:
+        """Read changed tokens and policies, and end the calls of tokens that have expired."""
+        self._access.refresh()
+        self._interceptor.live_calls.cancel_revoked()
+
+    def _apply_access(self) -> None:
+        """End what is not permitted any more."""
+        self._cache.set_policies(self._access.policies)
+        self._interceptor.live_calls.cancel_revoked()
+        self.handlers.followers.check_rights()
+        if ended := self.handlers.sessions.end_revoked():
+            log.info("sessions were ended: a right that they need was taken away", sessions=ended)
 
     def _expire_sessions(self) -> None:
         if outputs := self.handlers.sessions.expire():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote
 
 import grpc
 
+from suffixsvc.access.caller import Caller
+from suffixsvc.access.control import Peer, peer_of
 from suffixsvc.engine import ExportJob
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.service.calls.stalls import StalledCalls
@@ -24,7 +24,10 @@ STALLED_SECONDS: Final = 60.0
 
 
 class SuffixCacheServicer:
-    """Servicer of suffixsvc.v1.SuffixCache. Every call, a stream too, occupies a thread until it ends."""
+    """Servicer of suffixsvc.v1.SuffixCache. Every call, a stream too, occupies a thread until it ends.
+
+    The interceptor calls the methods, with the caller as a third argument.
+    """
 
     def __init__(self, handlers: Handlers, stalled: StalledCalls) -> None:
         self._handlers = handlers
@@ -42,13 +45,13 @@ class SuffixCacheServicer:
             job.cancel()
 
     def Stream(  # noqa: N802 - gRPC's method name
-        self, request_iterator: Iterator[bytes], context: grpc.ServicerContext
+        self, request_iterator: Iterator[bytes], context: grpc.ServicerContext, caller: Caller
     ) -> Iterator[bytes]:
         """Answer the messages of a stream, which stay bytes; see :meth:`Handlers.message_bytes`."""
-        return filter(None, map(self._handlers.message_bytes, request_iterator))
+        return filter(None, (self._handlers.message_bytes(data, caller) for data in request_iterator))
 
     def ExportNgrams(  # noqa: N802 - gRPC's method name
-        self, request: pb.ExportNgramsRequest, context: grpc.ServicerContext
+        self, request: pb.ExportNgramsRequest, context: grpc.ServicerContext, caller: Caller
     ) -> Iterator[pb.ExportNgramsReply]:
         """See :meth:`Handlers.export_ngrams`. The export is cancelled when the call ends."""
         job = ExportJob()
@@ -58,42 +61,47 @@ class SuffixCacheServicer:
             # The callback runs at the end of the call, also if the client disconnects.
             if not context.add_callback(job.cancel):
                 return  # the call has ended already
-            with contextlib.closing(self._handlers.export_ngrams(request, job)) as replies:
+            with contextlib.closing(self._handlers.export_ngrams(request, caller, job)) as replies:
                 yield from self._timed(replies, context, "ExportNgrams")
         finally:
             self._exports.discard(job)
 
     def Watch(  # noqa: N802 - gRPC's method name
-        self, request_iterator: Iterator[watch_pb2.WatchRequest], context: grpc.ServicerContext
+        self,
+        request_iterator: Iterator[watch_pb2.WatchRequest],
+        context: grpc.ServicerContext,
+        caller: Caller,
     ) -> Iterator[bytes]:
         """Send a follower the log; the replies are serialised. See :meth:`FollowerService.watch`."""
         self._handlers.refuse_while_draining()
-        local = _is_local(context.peer())
-        watched = self._handlers.followers.watch(request_iterator, local=local, on_end=context.add_callback)
+        local = peer_of(context.peer()) is not Peer.NETWORK
+        watched = self._handlers.followers.watch(
+            request_iterator, caller, local=local, on_end=context.add_callback
+        )
         with contextlib.closing(watched) as replies:
             yield from self._timed(replies, context, "Watch")
 
     def FetchSegment(  # noqa: N802 - gRPC's method name
-        self, request: watch_pb2.FetchSegmentRequest, context: grpc.ServicerContext
+        self, request: watch_pb2.FetchSegmentRequest, context: grpc.ServicerContext, caller: Caller
     ) -> Iterator[watch_pb2.FetchSegmentReply]:
         """See :meth:`Handlers.fetch_segment`."""
         self._handlers.refuse_while_draining()
-        with contextlib.closing(self._handlers.fetch_segment(request)) as replies:
+        with contextlib.closing(self._handlers.fetch_segment(request, caller)) as replies:
             yield from self._timed(replies, context, "FetchSegment")
 
     def Backup(  # noqa: N802 - gRPC's method name
-        self, request: pb.BackupRequest, context: grpc.ServicerContext
+        self, request: pb.BackupRequest, context: grpc.ServicerContext, caller: Caller
     ) -> Iterator[pb.BackupReply]:
         """See :meth:`Handlers.backup`. The call's end, also by the client, ends the backup."""
         self._handlers.refuse_while_draining()
-        if not _is_local(context.peer()):
+        if peer_of(context.peer()) is Peer.NETWORK:
             raise InvalidInputError(
                 "the client must be on the service's host to ask for a backup",
                 expected="a unix socket or a loopback address",
                 got=context.peer(),
                 remedy="Run `suffixsvc backup` there: it names a folder of that host.",
             )
-        with contextlib.closing(self._handlers.backup(request)) as replies:
+        with contextlib.closing(self._handlers.backup(request, caller)) as replies:
             yield from self._timed(replies, context, "Backup")
 
     def _timed(self, replies: Iterator[T], context: grpc.ServicerContext, method: str) -> Iterator[T]:
@@ -103,17 +111,5 @@ class SuffixCacheServicer:
                 yield reply
 
 
-def _is_local(peer: str) -> bool:
-    """Whether gRPC's name of a peer is that of a process on this host."""
-    kind, _, address = peer.partition(":")
-    if kind == "unix":
-        return True
-    host = unquote(address.rpartition(":")[0]).strip("[]").partition("%")[0]
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _servicer_method(handlers: Handlers, method: str) -> Callable[[Any, grpc.ServicerContext], Any]:
-    return lambda request, _context: handlers.of(method)(request)
+def _servicer_method(handlers: Handlers, method: str) -> Callable[[Any, grpc.ServicerContext, Caller], Any]:
+    return lambda request, _context, caller: handlers.of(method)(request, caller)

@@ -9,9 +9,10 @@ from typing import Final, TypeVar
 
 from suffixsvc.clock import ExpiryCutoff, StoreClock
 from suffixsvc.errors import StoreError, StoreFullError, SuffixError
+from suffixsvc.selection import Selection
 from suffixsvc.store.log_reading import LogReading
 from suffixsvc.store.manifests import Manifests
-from suffixsvc.store.records.keys import state_key
+from suffixsvc.store.records.keys import LAST_LSN, state_key
 from suffixsvc.store.records.table_records import decode_state
 from suffixsvc.store.records.validation import (
     check_namespace,
@@ -19,7 +20,7 @@ from suffixsvc.store.records.validation import (
     check_output,
     check_state_name,
 )
-from suffixsvc.store.transactions import removal
+from suffixsvc.store.transactions import erasure, removal
 from suffixsvc.store.transactions.operations import Operation, append_operation
 from suffixsvc.store.transactions.scans import Log, Scans
 from suffixsvc.store.transactions.write_view import WriteView
@@ -249,17 +250,26 @@ class Store(LogReading, Manifests, ABC):
         """
         return self._call(lambda view: view.delete(output_id, namespace), frees=True)
 
-    def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
+    def forget_many(
+        self, namespace: str, output_ids: Sequence[OutputId], *, erase: bool = False
+    ) -> list[StoredOutput]:
         """Durably delete those of the outputs that exist; returns them, ordered by id.
 
         Not atomic: after a crash some of them may remain.
+
+        Args:
+            erase: request the erasure of their texts from the disk, in the transactions that delete them.
         """
         self._log.snapshot.names.require(namespace)
         left = sorted(set(output_ids))
         removed: list[StoredOutput] = []
 
         def delete(rows: int) -> int:
-            removed.extend(self._call(lambda view: view.delete_many(namespace, left[:rows]), frees=True))
+            removed.extend(
+                self._call(
+                    lambda view: erasure.delete_many(view, namespace, left[:rows], erase=erase), frees=True
+                )
+            )
             return rows
 
         for rows in self._in_slices(delete):
@@ -267,6 +277,51 @@ class Store(LogReading, Manifests, ABC):
             if not left:
                 break
         return removed
+
+    def select(self, namespace: str, selection: Selection) -> list[OutputId]:
+        """Ids of the namespace's outputs that a selection takes, ascending.
+
+        Outputs written or deleted meanwhile may be among them or not.
+        """
+        age = selection.older_than_seconds
+        before_us = LAST_LSN if age is None else max(-1, self.clock.now_us() - round(age * 1e6))
+        if selection.output_ids is not None:
+            with self._log.read() as view:
+                number = view.names.require(namespace)
+                given = [view.select(number, selection, lsn, 1, before_us)[0] for lsn in selection.output_ids]
+            return sorted({lsn for found in given for lsn in found} & set(selection.output_ids))
+        ids: list[OutputId] = []
+        last = 0
+        while True:
+            with self._log.read() as view:
+                found, last = view.select(
+                    view.names.require(namespace), selection, last + 1, _OUTLINE_ROWS, before_us
+                )
+            ids += found
+            if not last:
+                return ids
+
+    # --- erasure: of deleted texts from the disk ------------------------------------------------------
+
+    def erasure_due(self) -> OutputId:
+        """LSN of the last deletion whose texts are to be erased from the disk; 0: none is due."""
+        self._log.require_usable()
+        return self._log.snapshot.erasure
+
+    def request_erasure(self) -> None:
+        """Request the erasure of everything that was deleted. Durable when it returns."""
+        self._call(erasure.request, frees=True)
+
+    @abstractmethod
+    def scrub(self) -> None:
+        """Overwrite what the log's files hold of rows that were deleted before this call.
+
+        Reads and drafts continue; writes wait. Interrupted at any point it leaves the log unchanged.
+        """
+
+    def finish_erasure(self, lsn: OutputId) -> None:
+        """Record that the erasure due at ``lsn`` is done: no other file of the folder holds the texts."""
+        self._call(lambda view: erasure.finish(view, lsn), frees=True)
 
     def expire(self, now: float | None = None) -> list[StoredOutput]:
         """Durably delete outputs whose TTL has passed, in one transaction; returns them.
@@ -295,6 +350,11 @@ class Store(LogReading, Manifests, ABC):
         blob = bytes(value)
         self._call(lambda view: view.put_state(namespace, name, blob), len(blob))
 
+    def drop_state(self, namespace: str, name: str) -> bool:
+        """Delete a state durably, and request its erasure from the disk; whether there was one."""
+        check_state_name(name)
+        return self._call(lambda view: erasure.drop_state(view, namespace, name), frees=True)
+
     def get_state(self, namespace: str, name: str) -> bytes | None:
         """The blob of the last :meth:`put_state`, or None."""
         check_state_name(name)
@@ -310,6 +370,11 @@ class Store(LogReading, Manifests, ABC):
         A store recovers without a restart: from a lack of space when there is space again, from an I/O error
         when the disk answers again. It retries periodically and with every write.
         """
+
+    @property
+    def last_lsn(self) -> OutputId:
+        """The last LSN of the log; also after a failure or the close."""
+        return self._log.snapshot.counters.last_lsn
 
     def stats(self) -> StoreStats:
         """Counts and sizes of the store."""

@@ -26,6 +26,7 @@ def reading(folder: Path) -> Iterator[ReadView]:
         map_bytes_cap=1 << 60,
         sync=True,
         created_us=0,
+        migrate=None,
         sync_point=lambda _name: None,
     )
     try:

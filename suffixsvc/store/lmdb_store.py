@@ -22,6 +22,7 @@ from suffixsvc.store.files import datafile
 from suffixsvc.store.files.folder import SEGMENTS, prepare_folder
 from suffixsvc.store.lmdb_log.committer import Committer
 from suffixsvc.store.lmdb_log.environment import Environment, round_up_map_size
+from suffixsvc.store.lmdb_log.migration import discard_backup
 from suffixsvc.store.lmdb_log.store_thread import StoreThread
 from suffixsvc.store.records.table_records import SCHEMA_VERSION
 from suffixsvc.store.records.validation import check_now
@@ -58,7 +59,9 @@ class LmdbStore(Store):
             the process, but a power cut can destroy the whole file.
         grace_seconds: how long outputs are retained that are due only because the wall clock moved while the
             folder was closed (:mod:`suffixsvc.clock`).
+        migrate: migrate a folder of an older schema, after a backup (docs/upgrading.md); False refuses it.
         clock: the clocks of the machine.
+        lsns_from_clock: LSNs are store times in microseconds, as far as they rise; False: they count.
 
     Raises:
         StoreLockedError: the folder is open already.
@@ -77,7 +80,9 @@ class LmdbStore(Store):
         limit_bytes: int = Limits().max_store_bytes,
         sync: bool = True,
         grace_seconds: float = Limits().expiry_grace_seconds,
+        migrate: bool = False,
         clock: SystemTime | None = None,
+        lsns_from_clock: bool = False,
     ) -> None:
         for name, value, smallest in (
             ("limit_bytes", limit_bytes, MIN_LIMIT_BYTES),
@@ -96,6 +101,7 @@ class LmdbStore(Store):
             map_bytes_cap=append_cap,
             sync=sync,
             created_us=check_now(source.wall()),
+            migrate=migrate,
             sync_point=self._sync_point,
         )
         store_clock = StoreClock(environment.stored_clock, grace_seconds=grace_seconds, source=source)
@@ -105,7 +111,13 @@ class LmdbStore(Store):
         self._report_gap(has_grace_outputs)
         self._clock_stored_at = store_clock.now()
         self._opened_txn = environment.snapshot.counters.txn
-        committer = Committer(environment, append_cap, self._scans.record_deletions, store_clock)
+        committer = Committer(
+            environment,
+            append_cap,
+            self._scans.record_deletions,
+            store_clock,
+            lsns_from_clock=lsns_from_clock,
+        )
         self._thread = thread = StoreThread(environment, committer, free_cap=limit)
         # also runs at interpreter exit, while the (daemon) thread still does
         self._finalizer = weakref.finalize(self, _shut_down, environment.pid, thread)
@@ -148,11 +160,12 @@ class LmdbStore(Store):
 
         They would delete rows and leave their tombstones, or the entries of their uuids.
         """
-        environment = self._log
+        environment, before = self._log, self._log.schema
         try:
             self._call(environment.upgrade, frees=True)
         except StoreFullError as error:  # served in the old schema
             log.warning("no room for the new schema", folder=environment.path, error=str(error))
+            discard_backup(os.path.dirname(environment.path), before)
             return
         environment.reload()
         log.info("data folder upgraded", folder=environment.path, schema=environment.schema)
@@ -202,6 +215,16 @@ class LmdbStore(Store):
         self._store_clock(_CLOCK_PERIOD_SECONDS)
         return super().expire(now)
 
+    def scrub(self) -> None:
+        """Overwrite what ``data.mdb`` holds of deleted rows: free pages, gaps in pages, its end."""
+        self._require_may_wait()
+        self._thread.scrub()
+
+    @property
+    def schema(self) -> int:
+        """Schema of the folder; an older one than the current if there was no room to migrate it."""
+        return self._log.schema
+
     @property
     def segment_folder(self) -> Path:
         """The folder of segment files; it need not exist."""
@@ -217,7 +240,10 @@ class LmdbStore(Store):
 
     def stats(self) -> StoreStats:
         """Counts and sizes of the store, and counts of recoveries."""
-        return replace(super().stats(), reopened=self._thread.reopened, defects=self._thread.defects)
+        thread = self._thread
+        return replace(
+            super().stats(), reopened=thread.reopened, defects=thread.defects, queued=thread.queued
+        )
 
     def begin_copy(self, target: NewDataFile) -> LogCopy:
         """Begin a copy of the log in a new file, while it is written to. Errors as :class:`LogCopy`."""

@@ -66,6 +66,9 @@ class MemoryStore(Store):
         with self._log.read():
             pass
 
+    def scrub(self) -> None:
+        """Return: a deleted row has been freed."""
+
     @property
     def segment_folder(self) -> Path | None:
         """None: the contents end with the process, so that nothing is sealed."""

@@ -49,12 +49,16 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., output_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., reads: _Optional[_Iterable[str]] = ..., verify_cost: _Optional[_Union[_types_pb2.VerifyCost, _Mapping]] = ..., session_id: _Optional[str] = ..., follower_id: _Optional[str] = ..., private: bool = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session_id", "length")
+    __slots__ = ("session_id", "length", "follow_denied", "no_store")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_DENIED_FIELD_NUMBER: _ClassVar[int]
+    NO_STORE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     length: int
-    def __init__(self, session_id: _Optional[str] = ..., length: _Optional[int] = ...) -> None: ...
+    follow_denied: bool
+    no_store: bool
+    def __init__(self, session_id: _Optional[str] = ..., length: _Optional[int] = ..., follow_denied: bool = ..., no_store: bool = ...) -> None: ...
 
 class StepRequest(_message.Message):
     __slots__ = ("session_id", "seq", "new_token_ids", "at", "max_draft_tokens", "verify_cost", "tree", "verified")
@@ -327,19 +331,52 @@ class ExportNgramsPiece(_message.Message):
     data: bytes
     def __init__(self, file: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
-class ForgetRequest(_message.Message):
-    __slots__ = ("namespace", "output_id")
+class Selection(_message.Message):
+    __slots__ = ("namespace", "output_ids", "session_id", "labels", "principal", "older_than_seconds")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    OUTPUT_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    OLDER_THAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
-    output_id: int
-    def __init__(self, namespace: _Optional[str] = ..., output_id: _Optional[int] = ...) -> None: ...
+    output_ids: _containers.RepeatedScalarFieldContainer[int]
+    session_id: str
+    labels: _containers.ScalarMap[str, str]
+    principal: str
+    older_than_seconds: float
+    def __init__(self, namespace: _Optional[str] = ..., output_ids: _Optional[_Iterable[int]] = ..., session_id: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., principal: _Optional[str] = ..., older_than_seconds: _Optional[float] = ...) -> None: ...
 
-class ForgetReply(_message.Message):
-    __slots__ = ("receipt",)
+class DeleteRequest(_message.Message):
+    __slots__ = ("selection", "superseded", "from_disk")
+    SELECTION_FIELD_NUMBER: _ClassVar[int]
+    SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
+    FROM_DISK_FIELD_NUMBER: _ClassVar[int]
+    selection: Selection
+    superseded: bool
+    from_disk: bool
+    def __init__(self, selection: _Optional[_Union[Selection, _Mapping]] = ..., superseded: bool = ..., from_disk: bool = ...) -> None: ...
+
+class DeleteReply(_message.Message):
+    __slots__ = ("outputs", "sessions", "namespaces", "receipt", "from_disk")
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    FROM_DISK_FIELD_NUMBER: _ClassVar[int]
+    outputs: int
+    sessions: int
+    namespaces: _containers.RepeatedScalarFieldContainer[str]
     receipt: _watch_pb2.DeletionReceipt
-    def __init__(self, receipt: _Optional[_Union[_watch_pb2.DeletionReceipt, _Mapping]] = ...) -> None: ...
+    from_disk: bool
+    def __init__(self, outputs: _Optional[int] = ..., sessions: _Optional[int] = ..., namespaces: _Optional[_Iterable[str]] = ..., receipt: _Optional[_Union[_watch_pb2.DeletionReceipt, _Mapping]] = ..., from_disk: bool = ...) -> None: ...
 
 class DeleteNamespaceRequest(_message.Message):
     __slots__ = ("namespace", "force")
@@ -370,16 +407,28 @@ class ListNamespacesReply(_message.Message):
     def __init__(self, namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ...) -> None: ...
 
 class NamespaceInfo(_message.Message):
-    __slots__ = ("path", "tokenizer", "outputs", "tokens")
+    __slots__ = ("path", "tokenizer", "outputs", "tokens", "sessions", "held_bytes", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens")
     PATH_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     path: str
     tokenizer: str
     outputs: int
     tokens: int
-    def __init__(self, path: _Optional[str] = ..., tokenizer: _Optional[str] = ..., outputs: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
+    sessions: int
+    held_bytes: int
+    num_steps: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    def __init__(self, path: _Optional[str] = ..., tokenizer: _Optional[str] = ..., outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., held_bytes: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ("namespace",)
@@ -388,7 +437,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class GetStatsReply(_message.Message):
-    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks", "store_reopened", "store_defects", "followers")
+    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "num_session_drafts", "num_namespace_drafts", "num_session_draft_tokens", "num_namespace_draft_tokens", "num_session_accepted_tokens", "num_namespace_accepted_tokens", "num_no_context", "num_not_worth_cost", "num_over_limit", "expected_tokens", "verify_steps", "avoided_seconds", "verify_seconds", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks", "store_reopened", "store_defects", "followers", "store_queue", "live_lost", "dropped_log_lines")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -408,6 +457,19 @@ class GetStatsReply(_message.Message):
     SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     HOT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSION_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NAMESPACE_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSION_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NAMESPACE_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSION_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NAMESPACE_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NO_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    NUM_NOT_WORTH_COST_FIELD_NUMBER: _ClassVar[int]
+    NUM_OVER_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    AVOIDED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     EXPIRY_GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UNKEPT_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     LOST_SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -416,6 +478,9 @@ class GetStatsReply(_message.Message):
     STORE_REOPENED_FIELD_NUMBER: _ClassVar[int]
     STORE_DEFECTS_FIELD_NUMBER: _ClassVar[int]
     FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    STORE_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    LIVE_LOST_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_LOG_LINES_FIELD_NUMBER: _ClassVar[int]
     outputs: int
     tokens: int
     sessions: int
@@ -435,6 +500,19 @@ class GetStatsReply(_message.Message):
     segment_bytes: int
     hot_tokens: int
     session_bytes: int
+    num_session_drafts: int
+    num_namespace_drafts: int
+    num_session_draft_tokens: int
+    num_namespace_draft_tokens: int
+    num_session_accepted_tokens: int
+    num_namespace_accepted_tokens: int
+    num_no_context: int
+    num_not_worth_cost: int
+    num_over_limit: int
+    expected_tokens: float
+    verify_steps: float
+    avoided_seconds: float
+    verify_seconds: float
     expiry_grace_seconds: int
     unkept_sessions: int
     lost_sessions: int
@@ -443,7 +521,10 @@ class GetStatsReply(_message.Message):
     store_reopened: int
     store_defects: int
     followers: _containers.RepeatedCompositeFieldContainer[_watch_pb2.FollowerStats]
-    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ...) -> None: ...
+    store_queue: int
+    live_lost: int
+    dropped_log_lines: int
+    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., num_session_drafts: _Optional[int] = ..., num_namespace_drafts: _Optional[int] = ..., num_session_draft_tokens: _Optional[int] = ..., num_namespace_draft_tokens: _Optional[int] = ..., num_session_accepted_tokens: _Optional[int] = ..., num_namespace_accepted_tokens: _Optional[int] = ..., num_no_context: _Optional[int] = ..., num_not_worth_cost: _Optional[int] = ..., num_over_limit: _Optional[int] = ..., expected_tokens: _Optional[float] = ..., verify_steps: _Optional[float] = ..., avoided_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ..., store_queue: _Optional[int] = ..., live_lost: _Optional[int] = ..., dropped_log_lines: _Optional[int] = ...) -> None: ...
 
 class BackgroundTask(_message.Message):
     __slots__ = ("name", "runs", "failures", "failures_in_a_row", "last_success", "last_error", "alive")

@@ -54,10 +54,10 @@ class SuffixCacheStub(object):
                 request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ExportNgramsRequest.SerializeToString,
                 response_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ExportNgramsReply.FromString,
                 )
-        self.Forget = channel.unary_unary(
-                '/suffixsvc.v1.SuffixCache/Forget',
-                request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetRequest.SerializeToString,
-                response_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetReply.FromString,
+        self.Delete = channel.unary_unary(
+                '/suffixsvc.v1.SuffixCache/Delete',
+                request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteRequest.SerializeToString,
+                response_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteReply.FromString,
                 )
         self.DeleteNamespace = channel.unary_unary(
                 '/suffixsvc.v1.SuffixCache/DeleteNamespace',
@@ -169,8 +169,12 @@ class SuffixCacheServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Forget(self, request, context):
-        """NOT_FOUND: no such namespace or output.
+    def Delete(self, request, context):
+        """Deletes the outputs that a selection takes, and retracts the text of live sessions that it takes: what they
+        write afterwards is not stored. It is durable when it is answered, and what drafting learned in these namespaces
+        is reset. The bytes on the disk are erased later, or before the answer (`from_disk`), which can take minutes.
+        INVALID_ARGUMENT: no criterion, or a malformed one. NOT_FOUND: no such namespace. RESOURCE_EXHAUSTED, INTERNAL:
+        the disk; call it again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,10 +276,10 @@ def add_SuffixCacheServicer_to_server(servicer, server):
                     request_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ExportNgramsRequest.FromString,
                     response_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ExportNgramsReply.SerializeToString,
             ),
-            'Forget': grpc.unary_unary_rpc_method_handler(
-                    servicer.Forget,
-                    request_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetRequest.FromString,
-                    response_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetReply.SerializeToString,
+            'Delete': grpc.unary_unary_rpc_method_handler(
+                    servicer.Delete,
+                    request_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteRequest.FromString,
+                    response_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteReply.SerializeToString,
             ),
             'DeleteNamespace': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteNamespace,
@@ -446,7 +450,7 @@ class SuffixCache(object):
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
     @staticmethod
-    def Forget(request,
+    def Delete(request,
             target,
             options=(),
             channel_credentials=None,
@@ -456,9 +460,9 @@ class SuffixCache(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/suffixsvc.v1.SuffixCache/Forget',
-            suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetRequest.SerializeToString,
-            suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetReply.FromString,
+        return grpc.experimental.unary_unary(request, target, '/suffixsvc.v1.SuffixCache/Delete',
+            suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteRequest.SerializeToString,
+            suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteReply.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

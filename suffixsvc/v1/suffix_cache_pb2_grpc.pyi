@@ -91,11 +91,16 @@ class SuffixCacheStub:
     RESOURCE_EXHAUSTED: another export is counting, too many are being read, or the disk is full.
     """
 
-    Forget: grpc.UnaryUnaryMultiCallable[
-        suffixsvc.v1.suffix_cache_pb2.ForgetRequest,
-        suffixsvc.v1.suffix_cache_pb2.ForgetReply,
+    Delete: grpc.UnaryUnaryMultiCallable[
+        suffixsvc.v1.suffix_cache_pb2.DeleteRequest,
+        suffixsvc.v1.suffix_cache_pb2.DeleteReply,
     ]
-    """NOT_FOUND: no such namespace or output."""
+    """Deletes the outputs that a selection takes, and retracts the text of live sessions that it takes: what they
+    write afterwards is not stored. It is durable when it is answered, and what drafting learned in these namespaces
+    is reset. The bytes on the disk are erased later, or before the answer (`from_disk`), which can take minutes.
+    INVALID_ARGUMENT: no criterion, or a malformed one. NOT_FOUND: no such namespace. RESOURCE_EXHAUSTED, INTERNAL:
+    the disk; call it again.
+    """
 
     DeleteNamespace: grpc.UnaryUnaryMultiCallable[
         suffixsvc.v1.suffix_cache_pb2.DeleteNamespaceRequest,
@@ -224,11 +229,16 @@ class SuffixCacheAsyncStub:
     RESOURCE_EXHAUSTED: another export is counting, too many are being read, or the disk is full.
     """
 
-    Forget: grpc.aio.UnaryUnaryMultiCallable[
-        suffixsvc.v1.suffix_cache_pb2.ForgetRequest,
-        suffixsvc.v1.suffix_cache_pb2.ForgetReply,
+    Delete: grpc.aio.UnaryUnaryMultiCallable[
+        suffixsvc.v1.suffix_cache_pb2.DeleteRequest,
+        suffixsvc.v1.suffix_cache_pb2.DeleteReply,
     ]
-    """NOT_FOUND: no such namespace or output."""
+    """Deletes the outputs that a selection takes, and retracts the text of live sessions that it takes: what they
+    write afterwards is not stored. It is durable when it is answered, and what drafting learned in these namespaces
+    is reset. The bytes on the disk are erased later, or before the answer (`from_disk`), which can take minutes.
+    INVALID_ARGUMENT: no criterion, or a malformed one. NOT_FOUND: no such namespace. RESOURCE_EXHAUSTED, INTERNAL:
+    the disk; call it again.
+    """
 
     DeleteNamespace: grpc.aio.UnaryUnaryMultiCallable[
         suffixsvc.v1.suffix_cache_pb2.DeleteNamespaceRequest,
@@ -372,12 +382,17 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
         """
 
     @abc.abstractmethod
-    def Forget(
+    def Delete(
         self,
-        request: suffixsvc.v1.suffix_cache_pb2.ForgetRequest,
+        request: suffixsvc.v1.suffix_cache_pb2.DeleteRequest,
         context: _ServicerContext,
-    ) -> typing.Union[suffixsvc.v1.suffix_cache_pb2.ForgetReply, collections.abc.Awaitable[suffixsvc.v1.suffix_cache_pb2.ForgetReply]]:
-        """NOT_FOUND: no such namespace or output."""
+    ) -> typing.Union[suffixsvc.v1.suffix_cache_pb2.DeleteReply, collections.abc.Awaitable[suffixsvc.v1.suffix_cache_pb2.DeleteReply]]:
+        """Deletes the outputs that a selection takes, and retracts the text of live sessions that it takes: what they
+        write afterwards is not stored. It is durable when it is answered, and what drafting learned in these namespaces
+        is reset. The bytes on the disk are erased later, or before the answer (`from_disk`), which can take minutes.
+        INVALID_ARGUMENT: no criterion, or a malformed one. NOT_FOUND: no such namespace. RESOURCE_EXHAUSTED, INTERNAL:
+        the disk; call it again.
+        """
 
     @abc.abstractmethod
     def DeleteNamespace(

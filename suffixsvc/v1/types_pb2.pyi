@@ -43,6 +43,9 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_NAMESPACE_IN_USE: _ClassVar[ErrorCode]
     ERROR_CODE_UNSUPPORTED_VERSION: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_SEGMENT: _ClassVar[ErrorCode]
+    ERROR_CODE_NO_STORE: _ClassVar[ErrorCode]
+    ERROR_CODE_UNAUTHENTICATED: _ClassVar[ErrorCode]
+    ERROR_CODE_PERMISSION_DENIED: _ClassVar[ErrorCode]
 
 class DraftSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -90,6 +93,9 @@ ERROR_CODE_INTERNAL: ErrorCode
 ERROR_CODE_NAMESPACE_IN_USE: ErrorCode
 ERROR_CODE_UNSUPPORTED_VERSION: ErrorCode
 ERROR_CODE_UNKNOWN_SEGMENT: ErrorCode
+ERROR_CODE_NO_STORE: ErrorCode
+ERROR_CODE_UNAUTHENTICATED: ErrorCode
+ERROR_CODE_PERMISSION_DENIED: ErrorCode
 DRAFT_SOURCE_NONE: DraftSource
 DRAFT_SOURCE_SESSION: DraftSource
 DRAFT_SOURCE_NAMESPACE: DraftSource
@@ -100,18 +106,20 @@ DRAFT_SOURCE_GRAMMAR: DraftSource
 DRAFT_SOURCE_PREDICTION: DraftSource
 
 class ErrorDetail(_message.Message):
-    __slots__ = ("code", "message", "expected", "got", "remedy")
+    __slots__ = ("code", "message", "expected", "got", "remedy", "retry_after_seconds")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     GOT_FIELD_NUMBER: _ClassVar[int]
     REMEDY_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     message: str
     expected: str
     got: str
     remedy: str
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., expected: _Optional[str] = ..., got: _Optional[str] = ..., remedy: _Optional[str] = ...) -> None: ...
+    retry_after_seconds: float
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., expected: _Optional[str] = ..., got: _Optional[str] = ..., remedy: _Optional[str] = ..., retry_after_seconds: _Optional[float] = ...) -> None: ...
 
 class Draft(_message.Message):
     __slots__ = ("token_ids", "parents", "probs", "sources", "match_lens")

@@ -57,19 +57,21 @@ class UnfollowNamespace(_message.Message):
     def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class FollowerReport(_message.Message):
-    __slots__ = ("applied", "held_bytes", "mapped_bytes", "used")
+    __slots__ = ("applied", "held_bytes", "mapped_bytes", "used", "unacknowledged_tokens")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
     USED_FIELD_NUMBER: _ClassVar[int]
+    UNACKNOWLEDGED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     applied: LogPosition
     held_bytes: int
     mapped_bytes: int
     used: _containers.RepeatedCompositeFieldContainer[NamespaceUse]
-    def __init__(self, applied: _Optional[_Union[LogPosition, _Mapping]] = ..., held_bytes: _Optional[int] = ..., mapped_bytes: _Optional[int] = ..., used: _Optional[_Iterable[_Union[NamespaceUse, _Mapping]]] = ...) -> None: ...
+    unacknowledged_tokens: int
+    def __init__(self, applied: _Optional[_Union[LogPosition, _Mapping]] = ..., held_bytes: _Optional[int] = ..., mapped_bytes: _Optional[int] = ..., used: _Optional[_Iterable[_Union[NamespaceUse, _Mapping]]] = ..., unacknowledged_tokens: _Optional[int] = ...) -> None: ...
 
 class NamespaceUse(_message.Message):
-    __slots__ = ("namespace", "output_ids", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "learned")
+    __slots__ = ("namespace", "output_ids", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "learned", "num_session_drafts", "num_namespace_drafts", "num_session_draft_tokens", "num_namespace_draft_tokens", "num_session_accepted_tokens", "num_namespace_accepted_tokens", "num_no_context", "num_not_worth_cost", "num_over_limit", "expected_tokens", "verify_steps", "avoided_seconds", "verify_seconds")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +79,19 @@ class NamespaceUse(_message.Message):
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LEARNED_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSION_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NAMESPACE_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSION_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NAMESPACE_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SESSION_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NAMESPACE_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_NO_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    NUM_NOT_WORTH_COST_FIELD_NUMBER: _ClassVar[int]
+    NUM_OVER_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    AVOIDED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     output_ids: bytes
     num_steps: int
@@ -84,7 +99,20 @@ class NamespaceUse(_message.Message):
     num_draft_tokens: int
     num_accepted_tokens: int
     learned: bytes
-    def __init__(self, namespace: _Optional[str] = ..., output_ids: _Optional[bytes] = ..., num_steps: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., learned: _Optional[bytes] = ...) -> None: ...
+    num_session_drafts: int
+    num_namespace_drafts: int
+    num_session_draft_tokens: int
+    num_namespace_draft_tokens: int
+    num_session_accepted_tokens: int
+    num_namespace_accepted_tokens: int
+    num_no_context: int
+    num_not_worth_cost: int
+    num_over_limit: int
+    expected_tokens: float
+    verify_steps: float
+    avoided_seconds: float
+    verify_seconds: float
+    def __init__(self, namespace: _Optional[str] = ..., output_ids: _Optional[bytes] = ..., num_steps: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., learned: _Optional[bytes] = ..., num_session_drafts: _Optional[int] = ..., num_namespace_drafts: _Optional[int] = ..., num_session_draft_tokens: _Optional[int] = ..., num_namespace_draft_tokens: _Optional[int] = ..., num_session_accepted_tokens: _Optional[int] = ..., num_namespace_accepted_tokens: _Optional[int] = ..., num_no_context: _Optional[int] = ..., num_not_worth_cost: _Optional[int] = ..., num_over_limit: _Optional[int] = ..., expected_tokens: _Optional[float] = ..., verify_steps: _Optional[float] = ..., avoided_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ...) -> None: ...
 
 class WatchReply(_message.Message):
     __slots__ = ("welcome", "contents", "outputs", "changes", "sealed", "live", "refused")
@@ -291,7 +319,7 @@ class FollowerName(_message.Message):
     def __init__(self, follower_id: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class FollowerStats(_message.Message):
-    __slots__ = ("follower_id", "description", "namespaces", "connected", "applied_lsn", "lag", "silent_seconds", "held_bytes", "mapped_bytes", "live_lost")
+    __slots__ = ("follower_id", "description", "namespaces", "connected", "applied_lsn", "lag", "silent_seconds", "held_bytes", "mapped_bytes", "live_lost", "live_queued_bytes", "unacknowledged_tokens")
     FOLLOWER_ID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +330,8 @@ class FollowerStats(_message.Message):
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
     LIVE_LOST_FIELD_NUMBER: _ClassVar[int]
+    LIVE_QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNACKNOWLEDGED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     follower_id: str
     description: str
     namespaces: _containers.RepeatedScalarFieldContainer[str]
@@ -312,4 +342,6 @@ class FollowerStats(_message.Message):
     held_bytes: int
     mapped_bytes: int
     live_lost: int
-    def __init__(self, follower_id: _Optional[str] = ..., description: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., connected: bool = ..., applied_lsn: _Optional[int] = ..., lag: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., held_bytes: _Optional[int] = ..., mapped_bytes: _Optional[int] = ..., live_lost: _Optional[int] = ...) -> None: ...
+    live_queued_bytes: int
+    unacknowledged_tokens: int
+    def __init__(self, follower_id: _Optional[str] = ..., description: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., connected: bool = ..., applied_lsn: _Optional[int] = ..., lag: _Optional[int] = ..., silent_seconds: _Optional[float] = ..., held_bytes: _Optional[int] = ..., mapped_bytes: _Optional[int] = ..., live_lost: _Optional[int] = ..., live_queued_bytes: _Optional[int] = ..., unacknowledged_tokens: _Optional[int] = ...) -> None: ...

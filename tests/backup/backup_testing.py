@@ -20,7 +20,7 @@ from support.engine_parts import parts_of
 NS = "acme/m"
 #: a few outputs fill a batch
 LIMITS = Limits(seal_tokens=60)
-#: id -> namespace, tokens, runs, prompt tail, labels, time to live
+#: id -> time, namespace, tokens, runs, prompt tail, labels, time to live, uuid, principal
 Contents = dict[int, tuple[Any, ...]]
 
 
@@ -43,6 +43,7 @@ def output(random: Random, namespace: str = NS, tokens: int = 0) -> NewOutput:
         labels=random.choice([{}, {"agent": "a"}]),
         ttl_seconds=random.choice([0, 0, 10_000_000]),
         uuid=random.randbytes(16) if random.random() < 0.3 else b"",
+        principal=random.choice(["", "ann", "bob"]),
     )
 
 
@@ -58,6 +59,7 @@ def contents(cache: SuffixCache) -> Contents:
             dict(stored.output.labels),
             stored.output.ttl_seconds,
             stored.output.uuid,
+            stored.output.principal,
         )
         for stored in parts_of(cache).store.scan()
     }

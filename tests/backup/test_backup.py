@@ -29,6 +29,7 @@ from suffixsvc.engine.backup.restore import restore
 from suffixsvc.engine.backup.writer import back_up_folder
 from suffixsvc.engine.repair.inspection import check_folder
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, StoreError
+from suffixsvc.selection import Selection
 from suffixsvc.store.copies import log_copy
 from suffixsvc.store.records import table_records
 from suffixsvc.store.transactions import write_view
@@ -50,9 +51,9 @@ def test_a_backup_is_a_data_folder_with_everything(tmp_path: Path) -> None:
     with open_cache(tmp_path / "data") as cache:
         ids = fill(cache)
         cache.seal()
-        fill(cache, 5, "other", seed=2)
+        fill(cache, 2, "other", seed=2)  # too few to be sealed
         cache.namespace("other").put_note("origin", b"a log")
-        cache.namespace(NS).forget(ids[3])  # leaves a tombstone
+        cache.namespace(NS).delete(output_ids=[ids[3]])  # leaves a tombstone
         manifest = cache.backup(tmp_path / "backup")
         wanted, wanted_drafts = contents(cache), drafts(cache, NS, PROMPTS)
         assert manifest.lsn == cache.stats().last_lsn
@@ -71,6 +72,50 @@ def test_a_backup_is_a_data_folder_with_everything(tmp_path: Path) -> None:
             assert drafts(cache, NS, PROMPTS) == wanted_drafts
             assert cache.stats().segments == len(manifest.segments)
             assert min(fill(cache, 1, seed=3)) > manifest.lsn
+
+
+def test_a_requested_erasure_is_in_the_backup(tmp_path: Path) -> None:
+    """Its segments may hold what was deleted: the folder that is restored from it erases."""
+    with open_cache(tmp_path / "data") as cache:
+        ids = fill(cache)
+        cache.seal()
+        cache.delete(Selection(NS, ids[:3]))
+        requested = parts_of(cache).store.erasure_due()
+        assert requested
+        cache.backup(tmp_path / "backup")
+        cache.erase()
+        cache.backup(tmp_path / "clean")
+        wanted = contents(cache)
+    for name, due in (("backup", requested), ("clean", 0)):
+        restore(tmp_path / name, tmp_path / f"{name}-restored")
+        assert check_folder(tmp_path / f"{name}-restored") == []
+        with open_cache(tmp_path / f"{name}-restored") as cache:
+            assert parts_of(cache).store.erasure_due() == due
+            assert contents(cache) == wanted
+            cache.erase()
+            assert not parts_of(cache).store.erasure_due()
+            cache.check()
+
+
+def test_what_was_deleted_and_erased_during_a_backup_is_erased_in_it(tmp_path: Path) -> None:
+    """The rows were copied before, so that pages of the copy held them."""
+    cache: SuffixCache
+
+    def erase() -> None:
+        cache.delete(Selection(NS, ids[:3]))
+        cache.erase()
+
+    with open_cache(tmp_path / "data", at({"backup-rest": erase})) as cache:
+        ids = fill(cache)
+        cache.namespace(NS).put_note("origin", b"a log")
+        manifest = cache.backup(tmp_path / "backup")
+        assert manifest.outputs == len(ids) - 3
+        assert not parts_of(cache).store.erasure_due()
+        wanted = contents(cache)
+    with open_cache(tmp_path / "backup") as cache:
+        assert parts_of(cache).store.erasure_due() == manifest.lsn
+        cache.check()
+        assert contents(cache) == wanted
 
 
 def test_what_was_learned_since_the_last_open_is_in_the_backup(tmp_path: Path) -> None:
@@ -150,7 +195,7 @@ def test_the_backup_has_what_was_written_meanwhile_and_not_what_was_forgotten(tm
     def change() -> None:
         late.extend(fill(cache, 3, seed=5))
         for output_id in (ids[0], ids[39], late[1]):
-            cache.namespace(NS).forget(output_id)
+            cache.namespace(NS).delete(output_ids=[output_id])
 
     with open_cache(tmp_path / "data", at({"backup-page": change})) as cache:
         ids += fill(cache)
@@ -169,7 +214,7 @@ def test_segments_that_are_merged_meanwhile(tmp_path: Path) -> None:
         cache.seal()
         before = cache.stats().segments
         for output_id in ids[::3]:
-            cache.namespace(NS).forget(output_id)
+            cache.namespace(NS).delete(output_ids=[output_id])
         manifest = cache.backup(tmp_path / "backup")
         wanted = contents(cache)
     assert before > 1
@@ -204,7 +249,7 @@ def test_a_segment_file_that_is_lost_is_left_out(tmp_path: Path) -> None:
         ids = fill(cache)
         cache.seal()
         for output_id in ids[::4]:
-            cache.namespace(NS).forget(output_id)
+            cache.namespace(NS).delete(output_ids=[output_id])
         gone = sorted(parts_of(cache).store.segment_names())[0]
         (tmp_path / "data" / "segments" / gone).unlink()
         manifest = cache.backup(tmp_path / "backup")
@@ -265,7 +310,7 @@ def test_more_deletions_than_the_log_keeps(tmp_path: Path, monkeypatch: pytest.M
 
     def forget() -> None:
         for output_id in contents(cache):
-            cache.namespace(NS).forget(output_id)
+            cache.namespace(NS).delete(output_ids=[output_id])
 
     with open_cache(tmp_path / "data", at({"backup-page": forget})) as cache:
         fill(cache)
@@ -313,7 +358,7 @@ def test_backups_under_concurrent_writers(tmp_path: Path, seed: int) -> None:
                 written.update(dict.fromkeys(ids))
                 mine += ids
                 if random.random() < 0.7:
-                    cache.namespace(path).forget(mine.pop(random.randrange(len(mine))))
+                    cache.namespace(path).delete(output_ids=[mine.pop(random.randrange(len(mine)))])
         except BaseException as error:
             errors.append(error)
 

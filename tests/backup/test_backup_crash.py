@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
     with open_cache(tmp_path / "data") as cache:
         ids = cache.namespace(NS).add_outputs([output(random) for _ in range(30)])
         cache.seal()
-        cache.namespace(NS).forget(ids[4])
+        cache.namespace(NS).delete(output_ids=[ids[4]])
         cache.namespace(NS).add_outputs([output(random) for _ in range(5)])
     return tmp_path
 

@@ -14,6 +14,7 @@ import pytest
 from backup_testing import NS, contents, contents_of, open_cache, output
 
 from suffixsvc import SuffixCache
+from suffixsvc.access.control import Peer
 from suffixsvc.engine.backup.manifest import read_manifest
 from suffixsvc.engine.repair.inspection import check_folder
 from suffixsvc.errors import (
@@ -23,8 +24,8 @@ from suffixsvc.errors import (
     ServiceUnavailableError,
 )
 from suffixsvc.runtime.sync_points import SyncPoint
+from suffixsvc.service import servicer
 from suffixsvc.service.server import SuffixServer
-from suffixsvc.service.servicer import _is_local
 from suffixsvc.store.copies import log_copy
 from suffixsvc_client import ClientConfig, SuffixClient
 from support.command_line import run_verb
@@ -65,7 +66,7 @@ def test_a_service_is_backed_up_and_restored_by_the_verbs(tmp_path: Path) -> Non
         with ServeProcess(folder).start() as process:
             with SuffixClient(process.address, CONFIG) as client:
                 ids = client.namespace(NS).add_outputs([output(random) for _ in range(50)])
-                client.namespace(NS).forget(ids[7])
+                client.namespace(NS).delete(output_ids=[ids[7]])
                 done = run_verb("backup", folder / "b", "--server", process.address, "--json")
                 assert done.returncode == 0, done.stderr
                 assert json.loads(done.stdout)["outputs"] == 49
@@ -197,4 +198,11 @@ def test_refused_calls_say_why(tmp_path: Path) -> None:
         pytest.raises(InvalidConfigError, match="data folder"),
     ):
         client.backup(folder / "b")
-    assert not _is_local("ipv4:192.0.2.1:1234")
+
+
+def test_a_client_on_another_host_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicer, "peer_of", lambda _peer: Peer.NETWORK)
+    with served(tmp_path, lambda name: None) as (_, _, client):
+        with pytest.raises(InvalidInputError, match="service's host"):
+            client.backup(tmp_path / "backup")
+        assert not (tmp_path / "backup").exists()

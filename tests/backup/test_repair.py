@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,8 +21,10 @@ from suffixsvc.engine.backup.writer import back_up_folder
 from suffixsvc.engine.repair.inspection import check_folder
 from suffixsvc.engine.repair.rebuild import RepairReport, repair_folder
 from suffixsvc.errors import InvalidConfigError, StoreCorruptError, StoreForeignError, StoreLockedError
+from suffixsvc.selection import Selection
 from suffixsvc.store.files.page_walk import META, unpack_meta
 from suffixsvc.store.records import keys, log_records
+from support.engine_parts import parts_of
 
 PAGE = 4096
 
@@ -34,7 +37,7 @@ def fill(folder: Path, outputs: int = 60) -> Contents:
         cache.namespace("other").add_outputs([output(random, "other", tokens=700) for _ in range(4)])
         cache.seal(NS)
         for output_id in ids[::9]:
-            cache.namespace(NS).forget(output_id)
+            cache.namespace(NS).delete(output_ids=[output_id])
         cache.namespace(NS).add_outputs([output(random) for _ in range(7)])
         cache.namespace(NS).put_note("origin", b"a log" * 500)
         return contents(cache)
@@ -175,6 +178,49 @@ def test_the_path_of_a_namespace_is_lost_and_its_outputs_are_not(
     found = require_repaired(data, sound[1], report)
     assert found.keys() == sound[1].keys()
     assert {row[1] for row in found.values()} == {NS, "recovered/namespace-2"}
+
+
+@pytest.mark.parametrize("how", [changed, removed])
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_name_of_a_principal_is_lost_and_its_outputs_are_not(
+    data: Path, sound: tuple[Path, Contents], how: Callable[..., Change], place: int
+) -> None:
+    rewrite(data, how("principals", place))
+    assert check_folder(data)
+    report = repair_folder(data)
+    assert dropped_ids(report) == set()
+    [dropped] = [each for each in report.dropped if each.kind == "principal"]
+    assert dropped.name == f"number {place + 1}"
+    assert check_folder(data) == []
+    with open_cache(data) as cache:
+        found = contents(cache)
+    assert {i: row[:-1] for i, row in found.items()} == {i: row[:-1] for i, row in sound[1].items()}
+    names = {(sound[1][i][-1], row[-1]) for i, row in found.items()}
+    [lost] = {before for before, after in names if before != after}
+    assert names == {("", ""), (lost, ""), *((each, each) for each in {"ann", "bob"} - {lost})}
+
+
+def test_a_row_of_a_principal_that_does_not_exist_is_found(data: Path) -> None:
+    def change(txn: Any, handle: Callable[[str], Any]) -> None:
+        key, raw = first_row(txn, handle("log"))
+        record = replace(log_records.decode_log(raw, keys.lsn_of(key)), principal=9)
+        txn.put(key, log_records.encode_log(record), db=handle("log"))
+
+    rewrite(data, change)
+    assert ["unknown principal" in each.message for each in check_folder(data)] == [True]
+
+
+def test_a_requested_erasure_is_kept(data: Path) -> None:
+    with open_cache(data) as cache:
+        cache.delete(Selection(NS, [next(iter(contents(cache)))]))
+        requested, wanted = parts_of(cache).store.erasure_due(), contents(cache)
+        assert requested
+    rewrite(data, changed("refs"))
+    report = repair_folder(data)
+    with open_cache(data) as cache:
+        assert parts_of(cache).store.erasure_due() == requested
+        cache.check()
+    require_repaired(data, wanted, report)
 
 
 def test_a_damaged_state_is_named(data: Path, sound: tuple[Path, Contents]) -> None:

@@ -37,7 +37,7 @@ def backup(tmp_path: Path) -> Path:
         ids = cache.namespace(NS).add_outputs([output(random) for _ in range(30)])
         cache.seal()
         for output_id in ids[::5]:
-            cache.namespace(NS).forget(output_id)
+            cache.namespace(NS).delete(output_ids=[output_id])
         cache.namespace(NS).add_outputs([output(random) for _ in range(5)])
         cache.backup(tmp_path / "backup")
     return tmp_path / "backup"
@@ -150,13 +150,16 @@ def test_an_output_that_is_sent_again_after_a_restore_is_stored_once(backup: Pat
         assert contents(cache) == before
 
 
-@pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4", "v5"])
 def test_folders_of_earlier_schemas(tmp_path: Path, version: str) -> None:
     """Rows without a uuid have one that the node of their folder generates; they keep it."""
     (tmp_path / "data").mkdir()
     with gzip.open(GOLDEN.parent / "store" / version / "data.mdb.gz") as packed:
         (tmp_path / "data" / "data.mdb").write_bytes(packed.read())
-    with open_cache(tmp_path / "data") as cache:
+    # the file of a segment of v2 is not there
+    assert {each.area for each in check_folder(tmp_path / "data")} <= {"segments"}
+    assert not list((tmp_path / "data").glob("*-schema-*")), "a check changes nothing"
+    with open_cache(tmp_path / "data", migrate=True) as cache:
         wanted = contents(cache)
         cache.backup(tmp_path / "backup")
         assert wanted
@@ -178,7 +181,7 @@ def test_a_follower_of_the_old_log_begins_again_with_the_contents(tmp_path: Path
             wanted = logged(cache, NS)
             follower = Follower(address, CONFIG, [(NS, "")])
             assert follower.wait(NS, 60)
-            cache.namespace(NS).forget(ids[0])
+            cache.namespace(NS).delete(output_ids=[ids[0]])
             later = cache.namespace(NS).add_outputs([output(random) for _ in range(5)])
             eventually(lambda: held(follower, NS) == wanted - {ids[0]} | set(later), "it has followed")
         with follower:

@@ -150,7 +150,7 @@ def test_outputs_removed_during_a_load_are_detected(
         with pytest.raises(ZeroDivisionError):
             build(spec)
     with SuffixCache(tmp_path / "data") as cache:
-        cache.namespace(NS).forget(kept[0])
+        cache.namespace(NS).delete(output_ids=[kept[0]])
     with pytest.raises(InvalidInputError, match="lost outputs"):
         build(spec)
 

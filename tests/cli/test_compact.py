@@ -20,7 +20,7 @@ def fill(folder: Path) -> None:
     with SuffixCache(folder) as cache:
         for path in ("a", "b/c"):
             ids = [cache.namespace(path).add_output([1, 2, 3, i]) for i in range(3)]
-            cache.namespace(path).forget(ids[1])
+            cache.namespace(path).delete(output_ids=[ids[1]])
 
 
 def test_a_folder_is_sealed_and_opens_without_indexing_anything(tmp_path: Path) -> None:

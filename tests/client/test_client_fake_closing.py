@@ -207,7 +207,7 @@ class TestClosing:
         with pytest.raises(ServiceUnavailableError):
             client.namespace("a").add_output(WORDS)
         with pytest.raises(ServiceUnavailableError):
-            client.namespace("a").forget(1)
+            client.namespace("a").delete(output_ids=[1])
 
 
 class TestSessionLimit:

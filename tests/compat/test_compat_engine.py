@@ -118,11 +118,11 @@ def test_a_response_that_cannot_be_evicted_stays_cached(monkeypatch: pytest.Monk
     with SuffixDecodingCache(max_cached_requests=1) as cache:
         wrote(cache, "a", SQL)
 
-        def full(self: object, output_id: int) -> None:
+        def full(self: object, **criteria: object) -> None:
             raise StoreFullError("no space left")
 
         with monkeypatch.context() as broken:
-            broken.setattr(Namespace, "forget", full)
+            broken.setattr(Namespace, "delete", full)
             for attempt in (
                 lambda: cache.evict_cached_response("a"),
                 lambda: cache.start_request("a", PROMPT),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suffixsvc import Draft, DraftSource, Limits, SuffixCache, Verified
+from suffixsvc import Deletion, Draft, DraftSource, Limits, SuffixCache, Verified
 from suffixsvc.errors import (
     AppendConflict,
     AppendGap,
@@ -28,7 +28,6 @@ from suffixsvc.errors import (
     SuffixError,
     TokenizerMismatchError,
     UnknownNamespaceError,
-    UnknownOutputError,
 )
 from suffixsvc.types import Backend, BackendSession, NewOutput
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
@@ -257,10 +256,13 @@ def test_bulk_outputs_stats_and_forgetting(backend: Any) -> None:
     stats = namespace.stats()
     assert (stats.outputs, stats.tokens) == (3, len(WORDS) * 7)
     assert backend.stats().outputs == 3
-    namespace.forget(first)
+    assert namespace.delete(output_ids=[first]) == Deletion(1, 0, ("bulk",))
     assert namespace.stats().outputs == 2
-    with pytest.raises(UnknownOutputError):
-        namespace.forget(first)
+    assert namespace.delete(output_ids=[first]) == Deletion()
+    assert namespace.delete(labels={"agent": "y"}).outputs == 1
+    assert namespace.delete().outputs == 1
+    with pytest.raises(InvalidInputError, match="output_ids"):
+        namespace.delete(output_ids=[])
     assert [(r.path, r.tokenizer) for r in backend.namespaces()] == [("bulk", "xxh3:1")]
 
 

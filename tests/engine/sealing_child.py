@@ -65,7 +65,7 @@ def work(cache: SuffixCache, random: Random, mine: list[int]) -> None:
         ]
         report(f"- {' '.join(map(str, chosen))}")
         if len(chosen) == 1:
-            cache.namespace(NS).forget(chosen[0])
+            cache.namespace(NS).delete(output_ids=[chosen[0]])
         else:
             parts_of(cache).outputs.forget_many(NS, chosen)
         report("~")

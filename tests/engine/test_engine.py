@@ -18,7 +18,6 @@ from suffixsvc.errors import (
     LimitExceededError,
     TokenizerMismatchError,
     UnknownNamespaceError,
-    UnknownOutputError,
 )
 from support.engine_parts import parts_of
 
@@ -107,10 +106,9 @@ def test_check_finds_what_the_index_lacks(tmp_path: Path) -> None:
 def test_forget_removes_from_drafts_and_log(cache: SuffixCache) -> None:
     output_id = write(cache, SQL)
     namespace = cache.namespace("acme/m")
-    namespace.forget(output_id)
+    assert namespace.delete(output_ids=[output_id]).outputs == 1
     assert len(namespace.open_session([3]).step(SQL[:5], verify_cost=0.0)) == 0
-    with pytest.raises(UnknownOutputError):
-        namespace.forget(output_id)
+    assert namespace.delete(output_ids=[output_id]).outputs == 0
     assert namespace.stats().outputs == 0
 
 
@@ -235,7 +233,7 @@ def test_sessions_step_concurrently_with_writers_and_removals(cache: SuffixCache
                     at += n
                 kept = session.close(commit=bool(round_ % 3))
                 if kept is not None and round_ % 2:
-                    namespace.forget(kept)
+                    namespace.delete(output_ids=[kept])
         except BaseException as error:
             failures.append(error)
 
@@ -253,7 +251,7 @@ def test_history_is_back_after_a_restart(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     with SuffixCache(tmp_path / "d") as cache:
         kept = [write(cache, SQL), write(cache, SQL[::-1])]
-        cache.namespace("acme/m").forget(kept[1])
+        cache.namespace("acme/m").delete(output_ids=[kept[1]])
         before = cache.namespace("acme/m").ngrams(2)
     with SuffixCache(tmp_path / "d", progress=lambda done, total: seen.append((done, total))) as cache:
         after = cache.namespace("acme/m").ngrams(2)

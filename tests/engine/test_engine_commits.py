@@ -103,8 +103,8 @@ def test_an_interrupted_wait_leaves_index_and_log_in_step() -> None:
         assert output_id is not None
         assert namespace.stats().outputs == 2
         assert store.stats().outputs == 2
-        namespace.forget(output_id)
-        namespace.forget(output_id - 1)
+        namespace.delete(output_ids=[output_id])
+        namespace.delete(output_ids=[output_id - 1])
         assert namespace.stats().index_nodes == 1
         cache.check()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from suffixsvc import Limits, NewOutput, SuffixCache
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
@@ -24,7 +25,7 @@ from support.engine_parts import parts_of
 
 
 def stats_of_service(cache: SuffixCache, path: str) -> None:
-    Handlers(cache, Limits(), durable=False).get_stats(pb.GetStatsRequest(namespace=path))
+    Handlers(cache, Limits(), durable=False).get_stats(pb.GetStatsRequest(namespace=path), OPERATOR_CALLER)
 
 
 UNKNOWN: dict[str, Callable[[SuffixCache, str], object]] = {

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
-from suffixsvc.errors import IndexCorruptError, LimitExceededError, StoreFullError, UnknownOutputError
+from suffixsvc.errors import IndexCorruptError, LimitExceededError, StoreFullError
 from suffixsvc.types import NewOutput, TokenArray
 from support.engine_parts import parts_of, queued_removals
 
@@ -73,7 +73,7 @@ def test_a_session_whose_output_finds_no_room_leaves_no_text(
         assert (after.outputs, after.tokens) == (before.outputs, before.tokens)
         assert after.outputs == parts_of(cache).store.stats().outputs
         cache.check()
-        cache.namespace(NS).clear()
+        cache.namespace(NS).delete()
         assert cache.namespace(NS).stats().index_nodes == 1
         cache.check()
 
@@ -99,7 +99,7 @@ def test_a_large_bulk_load_that_fails_half_way_leaves_no_text(tmp_path: Path, pl
         assert drafted(cache, text(1, 400)) == 0
         assert parts_of(cache).store.stats().outputs == cache.stats().outputs == 1
         cache.check()
-        cache.namespace(NS).clear()
+        cache.namespace(NS).delete()
         assert cache.stats().index_nodes == 1
 
 
@@ -140,7 +140,7 @@ def test_forgetting_takes_its_text_out_before_it_returns(tmp_path: Path) -> None
         def forget(ids: list[int]) -> None:
             try:
                 for output_id in ids:
-                    namespace.forget(output_id)
+                    namespace.delete(output_ids=[output_id])
                     assert drafted(cache, texts[output_id]) == 0
             except BaseException as error:
                 failed.append(error)
@@ -216,10 +216,9 @@ def test_concurrent_operations_leave_index_and_log_agreed(tmp_path: Path, place:
         namespace = cache.namespace(where)
         last = cache.stats().last_lsn
         if dice.random() < 0.02:
-            namespace.clear()
+            namespace.delete()
         elif ids := parts_of(cache).store.output_ids(where, max(0, last - 200), last):
-            with contextlib.suppress(UnknownOutputError):
-                namespace.forget(dice.choice(ids))
+            namespace.delete(output_ids=[dice.choice(ids)])
 
     def tidy(dice: random.Random) -> None:
         dice.choice(
@@ -239,7 +238,7 @@ def test_concurrent_operations_leave_index_and_log_agreed(tmp_path: Path, place:
     assert stats.sessions == 0
     assert stats.outputs == parts_of(cache).store.stats().outputs
     for where in (NS, f"{NS}/ttl", "free"):
-        cache.namespace(where).clear()
+        cache.namespace(where).delete()
     cache.check()
     assert cache.stats().index_nodes == 3
     assert cache.stats().held_bytes == 0

@@ -73,7 +73,7 @@ def test_contents_and_changes_are_what_the_log_holds(place: Path | None, seed: i
                 case 0 | 1:
                     namespace.add_output([rng.randrange(9) for _ in range(rng.randrange(1, 30))])
                 case 2 if len(ids) > 1:
-                    namespace.forget(rng.choice(ids))
+                    namespace.delete(output_ids=[rng.choice(ids)])
                 case 3:
                     cache.seal(PATH)
                 case 4:

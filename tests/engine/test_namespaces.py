@@ -12,7 +12,7 @@ import pytest
 from namespace_testing import TEXT, paths
 from sealing_testing import output
 
-from suffixsvc import Limits, Policies, Policy, SuffixCache
+from suffixsvc import Deletion, Limits, Policies, Policy, SuffixCache
 from suffixsvc.errors import (
     InvalidNamespaceError,
     LimitExceededError,
@@ -21,7 +21,6 @@ from suffixsvc.errors import (
     StoreFullError,
     TokenizerMismatchError,
     UnknownNamespaceError,
-    UnknownOutputError,
 )
 from suffixsvc.types import StoredOutput
 from support.engine_parts import index_of, parts_of, queued_removals, unindexer_of
@@ -106,12 +105,11 @@ def test_a_first_write_that_fails_keeps_no_namespace() -> None:
 
 def test_unwritten_namespaces_answer(cache: SuffixCache) -> None:
     namespace = cache.namespace("a")
-    assert namespace.clear() == 0
+    assert namespace.delete() == Deletion()
     assert namespace.note("n") is None
     assert namespace.stats().outputs == 0
     assert len(namespace.ngrams(2)[0]) == 0
-    with pytest.raises(UnknownOutputError):
-        namespace.forget(1)
+    assert namespace.delete(output_ids=[1]) == Deletion()
     assert cache.seal("a") == 0
     assert cache.evict() == cache.expire(4e9) == 0
     cache.check()

@@ -64,8 +64,8 @@ def cache(tmp_path: Path, gate: Gate) -> Iterator[SuffixCache]:
 
 #: calls that wait for a commit
 BLOCKED: dict[str, Callable[[SuffixCache], object]] = {
-    "forget": lambda cache: cache.namespace("a").forget(1),
-    "clear": lambda cache: cache.namespace("a").clear(),
+    "forget": lambda cache: cache.namespace("a").delete(output_ids=[1]),
+    "clear": lambda cache: cache.namespace("a").delete(),
     "expire": lambda cache: cache.expire(4e9),
     "add": lambda cache: cache.namespace("a").add_output(TEXT),
     "new namespace": lambda cache: cache.namespace("new").add_output(TEXT),
@@ -121,7 +121,7 @@ def test_forgets_of_several_callers_share_a_commit(
     assert gate.reached.wait(LONG)
     store = store_parts_of(parts_of(cache).store)
     before = store.environment.snapshot.counters.txn
-    forgets = [pool.submit(namespace.forget, i) for i in ids[:7]]
+    forgets = [pool.submit(namespace.delete, output_ids=[i], superseded=True) for i in ids[:7]]
     wait_for(lambda: store.queued() == 7)
     gate.open.set()
     for forget in [first, *forgets]:
@@ -142,7 +142,7 @@ def test_a_close_waits_for_the_calls_under_way(
     cache: SuffixCache, gate: Gate, pool: ThreadPoolExecutor
 ) -> None:
     gate.shut()
-    forget = pool.submit(cache.namespace("a").forget, 1)
+    forget = pool.submit(cache.namespace("a").delete, output_ids=[1])
     assert gate.reached.wait(LONG)
     close = pool.submit(cache.close)
     wait_for(lambda: parts_of(cache).close_guard.closed)

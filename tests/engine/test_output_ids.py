@@ -63,7 +63,7 @@ def test_a_close_that_is_repeated_is_kept_once(
     after = cache.stats()
     assert (after.outputs, after.tokens) == (before.outputs, before.tokens) == (1, 60 if context else 30)
     assert first is not None
-    cache.namespace(NS).forget(first)
+    cache.namespace(NS).delete(output_ids=[first])
     cache.check()
     assert cache.stats().outputs == 0
     session = cache.namespace(NS).open_session([1, 2, 3])
@@ -99,7 +99,7 @@ def test_a_bulk_load_that_is_repeated_is_kept_once(reopen: Reopen) -> None:
     assert namespace.add_outputs(outputs)[:500] == first
     assert cache.stats().outputs == 1200
     cache.check()
-    assert namespace.clear() == 1200
+    assert namespace.delete().outputs == 1200
     cache.check()
 
 

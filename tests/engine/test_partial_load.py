@@ -97,7 +97,7 @@ def test_forgetting_in_a_range_that_was_read_in_part_holds(
         broken.setattr(parts_of(cache).store, "scan", breaking_after(cache, 15))
         look(cache)
     for output_id in (3, 12, 20):  # in the first file or hot, in the second or hot, in none
-        namespace.forget(output_id)
+        namespace.delete(output_ids=[output_id])
     written = namespace.add_output([7] * 50)
     assert written == OUTPUTS + 3 + 1, "the deletions have ids, too"
     cache.check()

@@ -9,7 +9,7 @@ from sealing_testing import LIMITS, NS, SQL, files, fill, ngram_oracle, ngrams, 
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.engine.sealing.tiering import MAX_SEGMENTS
-from suffixsvc.errors import UnknownNamespaceError, UnknownOutputError
+from suffixsvc.errors import UnknownNamespaceError
 from suffixsvc.store import LmdbStore
 from support.engine_parts import parts_of
 
@@ -46,7 +46,7 @@ def test_a_restart_maps_segments_and_indexes_only_the_rest(tmp_path: Path) -> No
     with open_cache(tmp_path / "d") as cache:
         ids = fill(cache, 6)
         cache.seal()
-        cache.namespace(NS).forget(ids[1])
+        cache.namespace(NS).delete(output_ids=[ids[1]])
         later = cache.namespace(NS).add_output(SQL)
         names = files(tmp_path / "d")
     with open_cache(tmp_path / "d", progress=lambda *at: told.append(at)) as cache:
@@ -55,12 +55,11 @@ def test_a_restart_maps_segments_and_indexes_only_the_rest(tmp_path: Path) -> No
         assert (stats.outputs, stats.tokens, stats.hot_tokens, stats.segments) == (6, 130, 30, 2)
         assert files(tmp_path / "d") == names
         for output_id in (*ids[2:], ids[0], later):
-            cache.namespace(NS).forget(output_id)
+            cache.namespace(NS).delete(output_ids=[output_id])
             cache.check()
         assert cache.stats().outputs == cache.stats().tokens == 0
         assert ngrams(cache, 2) == {}
-        with pytest.raises(UnknownOutputError):
-            cache.namespace(NS).forget(ids[1])
+        assert cache.namespace(NS).delete(output_ids=[ids[1]]).outputs == 0
 
 
 def test_forgotten_outputs_stay_forgotten_through_merges_and_restarts(tmp_path: Path) -> None:
@@ -68,11 +67,11 @@ def test_forgotten_outputs_stay_forgotten_through_merges_and_restarts(tmp_path: 
         ids = fill(cache, 12)
         cache.seal()
         for output_id in ids[::3]:
-            cache.namespace(NS).forget(output_id)
+            cache.namespace(NS).delete(output_ids=[output_id])
         assert cache.compact() == 1
         assert parts_of(cache).store.tombstones(NS) == {}
         cache.check()
-        cache.namespace(NS).forget(ids[1])
+        cache.namespace(NS).delete(output_ids=[ids[1]])
     for _ in range(2):
         with open_cache(tmp_path / "d") as cache:
             left = [stored.output for stored in parts_of(cache).store.scan(NS)]
@@ -109,7 +108,7 @@ def test_segments_of_which_all_is_forgotten_go(tmp_path: Path) -> None:
         cache.seal()
         assert len(files(tmp_path / "d")) == 3
         for output_id in ids[3:6]:
-            cache.namespace(NS).forget(output_id)
+            cache.namespace(NS).delete(output_ids=[output_id])
         with parts_of(cache).exclusive() as sealer:
             assert sealer is not None
             assert sealer.merge(parts_of(cache).catalog.index_of(NS))
@@ -117,7 +116,7 @@ def test_segments_of_which_all_is_forgotten_go(tmp_path: Path) -> None:
         assert len(files(tmp_path / "d")) == 2
         cache.check()
         for output_id in (*ids[:3], *ids[6:]):
-            cache.namespace(NS).forget(output_id)
+            cache.namespace(NS).delete(output_ids=[output_id])
         assert cache.compact() == 0
         assert files(tmp_path / "d") == []
         cache.check()
@@ -133,7 +132,7 @@ def test_a_segment_with_much_forgotten_is_written_anew_without_it(tmp_path: Path
         (name,) = files(tmp_path / "d")
         raw = secret.to_bytes(4, "little")
         assert raw in (tmp_path / "d/segments" / name).read_bytes()
-        cache.namespace(NS).forget(ids[0])
+        cache.namespace(NS).delete(output_ids=[ids[0]])
         with parts_of(cache).exclusive() as sealer:
             assert sealer is not None
             assert sealer.merge(parts_of(cache).catalog.index_of(NS))

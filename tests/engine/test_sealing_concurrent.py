@@ -54,7 +54,7 @@ def test_forgetting_while_a_file_is_made_holds(tmp_path: Path, point: str, many:
             assert parts_of(cache).outputs.forget_many(NS, [2, 3, 11]) == 3
         else:
             for output_id in (2, 3, 11):
-                cache.namespace(NS).forget(output_id)
+                cache.namespace(NS).delete(output_ids=[output_id])
 
     with open_cache(folder, BATCH, sync_point=at(point, forget)) as cache:
         fill_random(cache)
@@ -183,7 +183,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
                     mine += namespace.add_outputs([output([random.randrange(6)] * 9) for _ in range(3)])
                     if round_ % 4 == 3:
                         for _ in range(6):
-                            namespace.forget(mine.pop(random.randrange(len(mine))))
+                            namespace.delete(output_ids=[mine.pop(random.randrange(len(mine)))])
                     elif round_ % 4 == 1:
                         chosen = [mine.pop(random.randrange(len(mine))) for _ in range(4)]
                         assert parts_of(cache).outputs.forget_many(NS, chosen) == 4

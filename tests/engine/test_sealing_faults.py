@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_used_is_named_and_its_outputs_come_from_the_log(
         cache.seal()
         names = files(folder)
         assert len(names) == 3
-        cache.namespace(NS).forget(ids[5])
+        cache.namespace(NS).delete(output_ids=[ids[5]])
     victim = next(name for name in names if "-5-8-" in name)
     DAMAGE[how](folder / "segments" / victim)
     with structlog.testing.capture_logs() as lines:
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_used_is_named_and_its_outputs_come_from_the_log(
         assert cache.stats().segments == 2
         assert cache.stats().hot_tokens == 90
         all_there(cache, 11)
-        cache.namespace(NS).forget(ids[6])
+        cache.namespace(NS).delete(output_ids=[ids[6]])
         assert parts_of(cache).store.tombstones(NS) == {}
         cache.seal()
         all_there(cache, 10)
@@ -131,7 +131,7 @@ def test_damage_found_in_use_is_repaired_from_the_log(tmp_path: Path) -> None:
         (sealed,) = index.sealed()
         path = Path(sealed.segment.path)
         damage(path)
-        cache.namespace(NS).forget(ids[3])
+        cache.namespace(NS).delete(output_ids=[ids[3]])
         with pytest.raises(SegmentCorruptError):
             cache.check()
         parts_of(cache).maintenance.run_once()  # type: ignore[union-attr]  # a cache with a folder has it
@@ -236,7 +236,7 @@ def test_a_full_disk_while_sealing_and_merging(tmp_path: Path) -> None:
             parts_of(cache).maintenance.batch_tokens = 1000  # type: ignore[union-attr]  # a cache with a folder has it
             parts_of(cache).maintenance.run_once()  # type: ignore[union-attr]  # as above
         assert [line["event"] for line in lines] == ["sealing failed; it is retried"]
-        cache.namespace(NS).forget(more[0])
+        cache.namespace(NS).delete(output_ids=[more[0]])
         assert cache.compact() == 1
         all_there(cache, 39)
 

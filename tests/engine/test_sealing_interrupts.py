@@ -98,7 +98,7 @@ def test_an_interrupt_does_not_cut_sealing_in_two(tmp_path: Path, point: str) ->
         cache.check()
         point = ""
         cache.compact()
-        cache.namespace(NS).forget(ids[0])
+        cache.namespace(NS).delete(output_ids=[ids[0]])
         cache.check()
         assert cache.stats().hot_tokens == 0
 
@@ -127,5 +127,5 @@ def test_an_interrupt_does_not_cut_a_commit_in_two(
         assert output_id is not None
         cache.check()
         assert ngrams(cache, 2)[(SQL[0], SQL[1])] == 1
-        cache.namespace(NS).forget(output_id)
+        cache.namespace(NS).delete(output_ids=[output_id])
         assert cache.namespace(NS).stats().index_nodes == 1

@@ -74,7 +74,7 @@ class SealingMachine(RuleBasedStateMachine):
     @rule(share=st.sampled_from([0.1, 0.5, 1.0]))
     def forget(self, share: float) -> None:
         for output_id in self.random.sample(sorted(self.kept), int(share * len(self.kept))):
-            self.cache.namespace(self.kept.pop(output_id).namespace).forget(output_id)
+            self.cache.namespace(self.kept.pop(output_id).namespace).delete(output_ids=[output_id])
 
     @rule(path=st.sampled_from(PATHS))
     def forget_many(self, path: str) -> None:

@@ -185,7 +185,7 @@ def test_eviction_and_expiry_pass_over_a_namespace_that_is_deleted_meanwhile(tmp
 
 
 def test_a_handle_of_a_deleted_namespace_does_nothing_to_its_successor(tmp_path: Path) -> None:
-    """Regression: clear() through such a handle deleted the successor's outputs, forget() one of them, and
+    """Regression: a deletion through such a handle deleted outputs of the successor, and
     note() returned the successor's note."""
     with open_cache(tmp_path / "d") as cache:
         old = cache.namespace(NS)
@@ -195,8 +195,8 @@ def test_a_handle_of_a_deleted_namespace_does_nothing_to_its_successor(tmp_path:
         kept = new.add_output(TEXT)
         new.put_note("n", b"new")
         for use in (
-            old.clear,
-            lambda: old.forget(kept),
+            old.delete,
+            lambda: old.delete(output_ids=[kept]),
             lambda: old.note("n"),
             lambda: old.put_note("n", b"old"),
             lambda: old.ngrams(2),

@@ -17,7 +17,7 @@ import threading
 from itertools import count
 from typing import Any, Final
 
-from suffixsvc.errors import ServiceError, UnknownOutputError
+from suffixsvc.errors import ServiceError
 from suffixsvc_client import ClientConfig
 from suffixsvc_follower import Follower, FollowerConfig
 from support.child_runner import report
@@ -78,9 +78,7 @@ def forget(follower: Follower, key: int, output_id: int) -> None:
     report(f"- {key}")
     while True:
         try:
-            follower.namespace(PATH).forget(output_id)
-        except UnknownOutputError:  # by an attempt whose answer was lost
-            pass
+            follower.namespace(PATH).delete(output_ids=[output_id])
         except ServiceError:
             continue
         report(f"~ {key}")

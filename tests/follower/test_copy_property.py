@@ -50,7 +50,7 @@ class World:
             case 0 | 1:
                 namespace.add_output(random_tokens(rng), random_tokens(rng))
             case 2 | 3 if ids:
-                namespace.forget(rng.choice(ids))
+                namespace.delete(output_ids=[rng.choice(ids)])
             case 4:
                 cache.seal(PATH) if ids else None
             case 5:
@@ -171,7 +171,7 @@ def test_a_copy_drafts_as_a_fresh_index_does(tmp_path: Path, seed: int) -> None:
         for start in range(60):
             namespace.add_output(range(start * 40, start * 40 + 30), [7000 + start])
             if rng.random() < 0.2:
-                namespace.forget(rng.choice(rows(cache)).output_id)
+                namespace.delete(output_ids=[rng.choice(rows(cache)).output_id])
             if rng.random() < 0.1:
                 cache.seal(PATH)
             if rng.random() < 0.5:

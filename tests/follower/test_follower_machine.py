@@ -161,7 +161,7 @@ class FollowerMachine(RuleBasedStateMachine):
             if any(tokens[0] in each.output for each in self.open):
                 return  # an incomplete one: its session writes on
             client = self.followers[follower]._parts.client
-            receipt = client.namespace(path).forget(output_id)
+            receipt = client.namespace(path).delete(output_ids=[output_id]).receipt
             self.kept[path].discard(tokens)
             acknowledged = {name.follower_id for name in receipt.acknowledged}
             for number, each in enumerate(self.followers):

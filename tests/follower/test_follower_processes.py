@@ -78,7 +78,7 @@ def test_a_follower_that_was_stopped_drafts_nothing_that_was_forgotten(
     with program("follower_program.py", "steps", address) as process, SuffixClient(address) as client:
         assert line(process) == "first 3"
         stop(process)
-        receipt = client.namespace(PATH).forget(output_id)
+        receipt = client.namespace(PATH).delete(output_ids=[output_id]).receipt
         assert len(receipt.silent) == 1
         assert not receipt.acknowledged
         time.sleep(LEASE_S + 0.5)

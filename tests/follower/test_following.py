@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
-from suffixsvc import SuffixCache
+from suffixsvc import Selection, SuffixCache
 from suffixsvc.errors import (
     InvalidConfigError,
     ServiceUnavailableError,
     TokenizerMismatchError,
     UnknownNamespaceError,
 )
+from suffixsvc.service.followers.stream import FollowerStream
 from suffixsvc.types import Backend, DraftSource
 from suffixsvc_client import SuffixClient
 from suffixsvc_follower import Follower, FollowState, connect
@@ -65,7 +68,7 @@ def test_outputs_of_others_arrive_and_forgotten_ones_leave(cache: SuffixCache, f
     assert follower.wait(PATH, 60)
     first = cache.namespace(PATH).add_output(TEXT)
     eventually(lambda: held(follower, PATH) == {first}, "the output is followed")
-    cache.namespace(PATH).forget(first)
+    cache.namespace(PATH).delete(output_ids=[first])
     eventually(lambda: not held(follower, PATH), "the deletion is followed")
     with follower.namespace(PATH).open_session([1]) as session:
         assert len(session.step(TEXT[:4])) == 0
@@ -202,8 +205,13 @@ def test_use_reaches_the_service(cache: SuffixCache, follow: Connect) -> None:
         session.step(TEXT[4:8], max_draft_tokens=3)
     eventually(lambda: namespace.stats().num_steps == 2, "steps are counted")
     stats = namespace.stats()
-    assert stats.num_drafts == 2
-    assert stats.num_accepted_tokens == 3
+    assert stats.num_drafts == stats.num_namespace_drafts == 2
+    assert stats.num_accepted_tokens == stats.num_namespace_accepted_tokens == 3
+    assert stats.verify_steps == pytest.approx(0.02 * 3, abs=1e-5)
+    assert 0 < stats.expected_tokens <= stats.num_draft_tokens
+    with follower.namespace(PATH).open_session([1]) as session:
+        session.step([1_000_000])
+    eventually(lambda: namespace.stats().num_no_context == 1, "the reason of an empty draft is reported")
 
 
 def test_idle_namespaces_are_dropped(cache: SuffixCache, address: str) -> None:
@@ -246,7 +254,7 @@ def test_followers_hold_what_the_log_holds(cache: SuffixCache, follow: Connect, 
             case 7:
                 ids = list(logged(cache, PATH))
                 if ids:
-                    cache.namespace(PATH).forget(rng.choice(ids))
+                    cache.namespace(PATH).delete(output_ids=[rng.choice(ids)])
             case _:
                 rng.choice((cache.seal, cache.compact))(PATH) if cache.has_namespace(PATH) else None
     for session in sessions:
@@ -304,3 +312,43 @@ def test_what_followers_learn_reaches_the_service(
     with Follower(address, CONFIG, [(PATH, "")]) as later:
         assert later.wait(PATH, 60)
         assert followed(later, PATH).copy.learner.save() == index.learner.save()
+
+
+def test_what_was_learned_from_deleted_text_is_not_merged(
+    cache: SuffixCache, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report is of what was learned since the one before; the first one after a deletion is left out."""
+    monkeypatch.setattr(use_report, "LEARNED_SECONDS", 0.0)
+    namespace = cache.namespace(PATH)
+    namespace.add_output(TEXT * 8)
+    index = cache._parts.catalog.get(PATH)
+    assert index is not None
+    with Follower(address, CONFIG, [(PATH, "")]) as follower:
+        assert follower.wait(PATH, 60)
+        session = follower.namespace(PATH).open_session([1])
+        session.step(TEXT * 4)
+        kept: list[bool] = []
+        decide = FollowerStream._is_of_present_text
+
+        def recorded(self: FollowerStream, path: str, learned: bytes) -> bool:
+            is_kept = decide(self, path, learned)
+            if learned:
+                kept.append(is_kept)
+            return is_kept
+
+        monkeypatch.setattr(FollowerStream, "_is_of_present_text", recorded)
+        tokens = itertools.cycle(TEXT)
+
+        def learns_until(holds: Callable[[], object]) -> bool:
+            session.step([next(tokens)])
+            return bool(holds())
+
+        eventually(lambda: learns_until(lambda: len(kept) > 1), "it reports what it learned")
+        assert all(kept)
+        assert cache.delete(Selection(PATH)).outputs == 1
+        kept.clear()
+        eventually(lambda: learns_until(lambda: len(kept) > 2), "it reports on")
+        assert kept[0] is False or kept[1] is False  # a report may have been under way
+        assert kept.count(False) == 1
+        assert index.learner.changed
+        session.close(commit=False)

@@ -56,7 +56,7 @@ def test_contents_are_replaced_without_inserting_what_is_held(cache: SuffixCache
     copy = NamespaceCopy(PATH)
     feeder = Feeder(cache, copy)
     feeder.load()
-    cache.namespace(PATH).forget(3)
+    cache.namespace(PATH).delete(output_ids=[3])
     before = copy.index.stats().appended
     feeder.load()
     assert copy.index.stats().appended == before
@@ -82,7 +82,7 @@ def test_what_is_held_can_be_drafted_from_until_the_contents_end(cache: SuffixCa
     copy = NamespaceCopy(PATH)
     feeder = Feeder(cache, copy)
     feeder.load()
-    namespace.forget(1)
+    namespace.delete(output_ids=[1])
     namespace.add_output([5, 6])
     contents = cache.feed.contents(PATH)
     copy.begin_contents(contents, [])
@@ -166,7 +166,7 @@ def test_a_row_that_comes_again_after_its_deletion_stays_deleted(cache: SuffixCa
     feeder.load()
     fill(cache, 2)
     feeder.catch_up()
-    cache.namespace(PATH).forget(5)
+    cache.namespace(PATH).delete(output_ids=[5])
     feeder.catch_up()
     [outputs, _], _ = feeder.batches
     copy.apply_changes(outputs, [])
@@ -183,7 +183,7 @@ def test_sealed_outputs_leave_the_hot_index(cache: SuffixCache) -> None:
     assert copy.index.stats().tokens == copy.stats().hot_tokens == 0
     assert copy.mapped_bytes == sum(each.record.file_bytes for each in copy.sealed()) > 0
     cache.compact(PATH)
-    cache.namespace(PATH).forget(4)
+    cache.namespace(PATH).delete(output_ids=[4])
     feeder.catch_up()
     assert len(copy.sealed()) == 1
     require_equal(copy, rows(cache))
@@ -204,7 +204,7 @@ def test_a_segment_that_opens_late_knows_the_deletions(cache: SuffixCache) -> No
     folder = cache._parts.store.segment_folder
     assert folder is not None
     segment = Segment(folder / record.name)  # opened before the deletion, attached after it
-    cache.namespace(PATH).forget(record.first_lsn)
+    cache.namespace(PATH).delete(output_ids=[record.first_lsn])
     outputs = cache.feed.changes(feeder.position, {feeder.generation})
     assert outputs is not None
     copy.apply_changes([], outputs.deletions)
@@ -312,7 +312,7 @@ def test_the_newest_hot_outputs_are_held_within_a_limit(one_batch: SuffixCache) 
     feeder.catch_up()
     now = sorted(copy.outputs())
     assert now == [*ids, *more][-len(now) :]
-    cache.namespace(PATH).forget(ids[0])
+    cache.namespace(PATH).delete(output_ids=[ids[0]])
     feeder.catch_up()
     assert sorted(copy.outputs()) == now, "one that is not held"
     require_equal(copy, [stored for stored in rows(cache) if stored.output_id in now])

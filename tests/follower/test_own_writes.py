@@ -118,7 +118,7 @@ def test_the_row_comes_first(scene: Scene) -> None:
 
 
 def test_the_deletion_comes_first(scene: Scene) -> None:
-    scene.cache.namespace(PATH).forget(scene.output_id)
+    scene.cache.namespace(PATH).delete(output_ids=[scene.output_id])
     scene.feeder.catch_up()
     assert scene.closing.wait() == scene.output_id
     scene.reply()
@@ -129,7 +129,7 @@ def test_the_deletion_comes_first(scene: Scene) -> None:
 
 def test_the_deletion_comes_after_the_reply_and_its_row_never(scene: Scene) -> None:
     scene.reply()
-    scene.cache.namespace(PATH).forget(scene.output_id)
+    scene.cache.namespace(PATH).delete(output_ids=[scene.output_id])
     scene.end()
     assert scene.copy.outputs() == {1}
 
@@ -159,7 +159,7 @@ def test_new_contents_cover_it_in_a_segment(scene: Scene) -> None:
 
 
 def test_contents_from_after_its_deletion_are_loaded_when_the_reply_comes(scene: Scene) -> None:
-    scene.cache.namespace(PATH).forget(scene.output_id)
+    scene.cache.namespace(PATH).delete(output_ids=[scene.output_id])
     contents = scene.cache.feed.contents(PATH)
     scene.copy.begin_contents(contents, [])
     scene.reply()
@@ -170,7 +170,7 @@ def test_contents_from_after_its_deletion_are_loaded_when_the_reply_comes(scene:
 
 
 def test_the_service_kept_nothing(scene: Scene) -> None:
-    scene.cache.namespace(PATH).forget(scene.output_id)
+    scene.cache.namespace(PATH).delete(output_ids=[scene.output_id])
     scene.copy.acknowledge(scene.closing.output.uuid, None)
     assert scene.closing.wait() is None
     assert scene.closing.session.closed
@@ -198,7 +198,7 @@ def test_a_late_reply_does_not_bring_back_what_was_deleted(scene: Scene) -> None
     uuid = scene.closing.output.uuid
     scene.copy.fail(uuid, ServiceUnavailableError("gone"))
     scene.closing.wait()
-    scene.cache.namespace(PATH).forget(scene.output_id)
+    scene.cache.namespace(PATH).delete(output_ids=[scene.output_id])
     scene.feeder.catch_up()
     scene.closing.close()
     scene.reply()
@@ -211,7 +211,7 @@ def test_a_repeated_deletion_does_not_end_a_later_write(scene: Scene) -> None:
     uuid, first = scene.closing.output.uuid, scene.output_id
     scene.copy.fail(uuid, ServiceUnavailableError("gone"))
     scene.closing.wait()
-    scene.cache.namespace(PATH).forget(first)
+    scene.cache.namespace(PATH).delete(output_ids=[first])
     scene.feeder.catch_up()
     scene.closing.close()
     [scene.output_id] = scene.cache.namespace(PATH).add_outputs([scene.closing.output])
@@ -282,7 +282,7 @@ def test_replies_and_rows_race(tmp_path: Path, seed: int) -> None:
             write = copy.begin_own(output, on_committed)
             [output_id] = namespace.add_outputs([output])
             if output_id % 5 == 0:
-                namespace.forget(output_id)
+                namespace.delete(output_ids=[output_id])
             replies.append(threading.Thread(target=copy.acknowledge, args=(output.uuid, output_id)))
             replies[-1].start()
             return write.future

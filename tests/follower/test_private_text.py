@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from suffixsvc import SuffixCache
+from suffixsvc import Policies, Policy, SuffixCache
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc_follower import FollowState, connect
@@ -55,3 +57,22 @@ def test_a_private_session_is_refused_where_the_service_would_draft(cache: Suffi
         eventually(lambda: backend.state is FollowState.REFUSED, "it is refused")
         with pytest.raises(ServiceUnavailableError, match="private"):
             backend.namespace(PATH).open_session([1], private=True)
+
+
+def test_a_policy_of_no_store_makes_sessions_of_followers_private(tmp_path: Path) -> None:
+    """The service says so when it opens them."""
+    policies = Policies({"quiet": Policy(no_store=True)})
+    with (
+        SuffixCache(tmp_path / "d", background=False, policies=policies) as cache,
+        socket_dir() as folder,
+        serving(cache, f"unix:{folder / 's.sock'}") as (_, address),
+        connect(address, config=CONFIG) as follower,
+    ):
+        session = follower.namespace("quiet").open_session([1])
+        session.step(SECRET)
+        sibling = follower.namespace("quiet").open_session([1])
+        assert len(sibling.step(SECRET[:5])) == 0
+        assert session.step(SECRET[:5], max_draft_tokens=3).token_ids.tolist() == SECRET[5:8]
+        assert session.close() is None
+        assert sibling.close() is None
+        assert cache.stats().outputs == 0

@@ -18,7 +18,7 @@ from follower_testing import array, header_digest, no_fetch
 from suffixsvc.core.segments import SegmentText, build_segment
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.types import SegmentRecord
-from suffixsvc_follower.contents.segment_cache import default_cache_folder
+from suffixsvc_follower.contents.segment_cache import default_cache_folder, stem
 from suffixsvc_follower.contents.segment_source import SegmentSource
 from support.small_disk import files_up_to
 
@@ -145,7 +145,7 @@ def test_a_segment_is_fetched_once(made: Made, folder: Path) -> None:
         assert segment is not None
         assert segment.outputs() == [1, 2, *made.ids[3:]]
     assert service.offsets == [0]
-    assert names(folder) == [f"{made.digest.hex()}.seg"]
+    assert names(folder) == [f"{stem('a', made.digest)}.seg"]
 
 
 def test_a_cut_fetch_is_continued(made: Made, folder: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_cut_fetch_is_continued(made: Made, folder: Path) -> None:
     service.fails_after = 5000
     assert source.open("a", made.record, made.digest, (), "") is None
     assert source.open("a", made.record, made.digest, (), "") is None
-    assert names(folder) == [f"{made.digest.hex()}.part"]
+    assert names(folder) == [f"{stem('a', made.digest)}.part"]
     service.fails_after = None
     segment = source.open("a", made.record, made.digest, (), "")
     assert segment is not None
@@ -194,7 +194,7 @@ def test_a_torn_partial_file_is_found_and_fetched_again(made: Made, folder: Path
     service = Service(made)
     source = SegmentSource(folder, LIMIT, service.fetch)
     folder.mkdir(parents=True, mode=0o700)
-    partial = folder / f"{made.digest.hex()}.part"
+    partial = folder / f"{stem('a', made.digest)}.part"
     partial.write_bytes(made.data[:4000] + bytes(4000))
     partial.chmod(0o600)
     assert source.open("a", made.record, made.digest, (), "") is None
@@ -205,7 +205,7 @@ def test_a_torn_partial_file_is_found_and_fetched_again(made: Made, folder: Path
 def test_a_partial_file_that_is_too_long_begins_again(made: Made, folder: Path) -> None:
     service = Service(made)
     folder.mkdir(parents=True, mode=0o700)
-    partial = folder / f"{made.digest.hex()}.part"
+    partial = folder / f"{stem('a', made.digest)}.part"
     partial.write_bytes(made.data + b"x")
     partial.chmod(0o600)
     assert SegmentSource(folder, LIMIT, service.fetch).open("a", made.record, made.digest, (), "") is not None
@@ -226,7 +226,7 @@ def test_a_cached_file_that_was_changed_is_fetched_again(made: Made, folder: Pat
     service = Service(made)
     source = SegmentSource(folder, LIMIT, service.fetch)
     assert source.open("a", made.record, made.digest, (), "") is not None
-    cached = folder / f"{made.digest.hex()}.seg"
+    cached = folder / f"{stem('a', made.digest)}.seg"
     for changed in (made.data[:-1], b"\0" + made.data[1:], made.data[:520] + b"\xff" * 8 + made.data[528:]):
         cached.write_bytes(changed)
         assert source.open("a", made.record, made.digest, (), "") is not None
@@ -253,10 +253,10 @@ def test_the_least_recently_used_files_make_room(tmp_path: Path, folder: Path) -
 
     def cached() -> set[int]:
         stems = {path.stem for path in folder.glob("*.seg")}
-        return {i for i, each in enumerate(all_made) if each.digest.hex() in stems}
+        return {i for i, each in enumerate(all_made) if stem("a", each.digest) in stems}
 
     def used(i: int, when: int) -> None:
-        os.utime(folder / f"{all_made[i].digest.hex()}.seg", (when, when))
+        os.utime(folder / f"{stem('a', all_made[i].digest)}.seg", (when, when))
 
     source = SegmentSource(folder, 2 * size + size // 2, service.fetch)
     for i in (0, 1):
@@ -264,12 +264,12 @@ def test_the_least_recently_used_files_make_room(tmp_path: Path, folder: Path) -
         used(i, 1000 + i)
     assert not open_one(source, 2), "both are in use"
     assert cached() == {0, 1}
-    source.release([all_made[0].digest, all_made[1].digest])
+    source.release("a", [all_made[0].digest, all_made[1].digest])
     assert open_one(source, 0), "used again: now the newest"
-    source.release([all_made[0].digest])
+    source.release("a", [all_made[0].digest])
     assert open_one(source, 2)
     assert cached() == {0, 2}
-    source.release([each.digest for each in all_made])
+    source.release("a", [each.digest for each in all_made])
     assert open_one(source, 3)
     assert len(cached()) == 2
     small = SegmentSource(folder, size // 2, service.fetch)
@@ -295,7 +295,7 @@ def test_a_file_that_another_process_fetches_is_waited_for_by_trying_again(made:
     service = Service(made)
     source = SegmentSource(folder, LIMIT, service.fetch)
     folder.mkdir(parents=True, mode=0o700)
-    partial = folder / f"{made.digest.hex()}.part"
+    partial = folder / f"{stem('a', made.digest)}.part"
     partial.touch(0o600)
     with partial.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -320,13 +320,13 @@ def test_processes_share_a_folder(made: Made, folder: Path) -> None:
     counts = [list(map(int, out.split()[-2:])) for out, _ in found]
     assert [outputs for _, outputs in counts] == [len(made.ids)] * 3
     assert sum(fetched for fetched, _ in counts) == 1, "one of them fetches it"
-    assert names(folder) == [f"{made.digest.hex()}.seg"]
+    assert names(folder) == [f"{stem('a', made.digest)}.seg"]
 
 
 def test_a_mapped_file_outlives_its_deletion(made: Made, folder: Path) -> None:
     segment = SegmentSource(folder, LIMIT, Service(made).fetch).open("a", made.record, made.digest, (), "")
     assert segment is not None
-    (folder / f"{made.digest.hex()}.seg").unlink()
+    (folder / f"{stem('a', made.digest)}.seg").unlink()
     segment.check()
     assert segment.outputs() == made.ids
 

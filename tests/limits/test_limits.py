@@ -261,7 +261,7 @@ def test_outputs_forgotten_by_hand_and_by_eviction_never_collide(small: SuffixCa
     for seed in range(60):
         [output_id] = add(small, "small/ns", [seed])
         if seed % 3 == 0:
-            namespace.forget(output_id)
+            namespace.delete(output_ids=[output_id])
     assert namespace.stats().outputs == len(ids(small, "small/ns"))
 
 
@@ -318,7 +318,7 @@ def test_threads_that_write_at_once_leave_no_trace_of_it(small: SuffixCache) -> 
 def test_a_store_that_cannot_forget_fails_no_write(
     small: SuffixCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_args: Any) -> Any:
+    def full(*_args: Any, **_more: Any) -> Any:
         raise StoreFullError("the disk is full")
 
     monkeypatch.setattr(parts_of(small).store, "forget_many", full)

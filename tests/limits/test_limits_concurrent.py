@@ -15,6 +15,7 @@ import pytest
 from limits_testing import add, ids, index_is_log
 
 from suffixsvc import Limits, SuffixCache
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.engine import Namespace, Session
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.service.handlers import Handlers
@@ -95,12 +96,14 @@ def test_steps_of_one_message_see_each_other() -> None:
         handlers = Handlers(cache, limits, durable=False)
         items = [
             pb.StepRequest(
-                session_id=handlers.open_session(pb.OpenSessionRequest(namespace=f"n{i}")).session_id,
+                session_id=handlers.open_session(
+                    pb.OpenSessionRequest(namespace=f"n{i}"), OPERATOR_CALLER
+                ).session_id,
                 new_token_ids=tokens(i, LARGE).tobytes(),
             )
             for i in range(THREADS)
         ]
-        reply = handlers.message(pb.StreamRequest(id=1, steps=pb.StepBatch(items=items)))
+        reply = handlers.message(pb.StreamRequest(id=1, steps=pb.StepBatch(items=items)), OPERATOR_CALLER)
         taken = [item.HasField("reply") for item in reply.steps.items]
         refused = [item.error.error.code for item in reply.steps.items if item.HasField("error")]
         assert sum(taken) == 2, "a token of output is predicted to take twice what one of context takes"

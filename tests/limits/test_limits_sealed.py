@@ -64,7 +64,7 @@ def test_what_moves_into_a_segment_keeps_its_age(tmp_path: Path) -> None:
         written = [add(cache, "ns", [seed])[0] for seed in range(6)]
         assert draft_from(cache, "ns", 1) > 0
         cache.compact()
-        assert not index_of(cache.namespace("ns")).lru._id_of  # type: ignore[union-attr] # it has one
+        assert not len(index_of(cache.namespace("ns")).writers)
         while not cache.namespace("ns").stats().evicted_outputs:
             written += add(cache, "ns", [len(written)])
         kept = ids(cache, "ns")

@@ -11,6 +11,7 @@ import pytest
 from limits_testing import add, ids, index_is_log, text
 
 from suffixsvc import Limits, SuffixCache
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.types import TokenArray
@@ -130,12 +131,12 @@ def test_large_steps_of_a_service_are_refused_small_ones_never() -> None:
             with contextlib.suppress(LimitExceededError):
                 for _ in range(1000):
                     request = pb.OpenSessionRequest(namespace="a", prompt_token_ids=prompt)
-                    session_id = handlers.open_session(request).session_id
+                    session_id = handlers.open_session(request, OPERATOR_CALLER).session_id
         assert 2 < len(handlers.sessions.table) < 1000
 
         def step(count: int) -> pb.StepItem:
             new = pb.StepRequest(session_id=session_id, new_token_ids=tokens(2, count).tobytes())
-            reply = handlers.message(pb.StreamRequest(id=1, steps=pb.StepBatch(items=[new])))
+            reply = handlers.message(pb.StreamRequest(id=1, steps=pb.StepBatch(items=[new])), OPERATOR_CALLER)
             return reply.steps.items[0]
 
         assert step(limits.max_draft_tokens + 1).HasField("reply")

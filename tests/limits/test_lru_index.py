@@ -22,7 +22,7 @@ class LruIndexMachine(RuleBasedStateMachine):
         self.lru.complete = True
         self.order: list[int] = []  # ids, the least recently used first
         self.rows: dict[int, tuple[int, bool, bool, int]] = {}  # tokens, pinned, own TTL, written
-        self.writer_of: dict[int, int] = {}
+        self.written: set[int] = set()
         self.highest = 0
         self.now = 1000
 
@@ -42,22 +42,20 @@ class LruIndexMachine(RuleBasedStateMachine):
     def write_out_of_order(self, data: st.DataObject) -> None:
         """The commits of two threads may arrive in the other order."""
         output_id = data.draw(st.integers(1, self.highest))
-        if output_id not in self.writer_of:
+        if output_id not in self.written:
             self._write(output_id, 7, False, False, 0)
 
     def _write(self, output_id: int, tokens: int, pinned: bool, own_ttl: bool, pause: int) -> None:
         self.now += pause  # clocks step back
         self.lru.add(output_id, self.now, tokens, pinned=pinned, own_ttl=own_ttl)
-        self.lru.bind_writer(5000 + output_id, output_id)
         self.rows[output_id] = tokens, pinned, own_ttl, self.now
         self.order.append(output_id)
-        self.writer_of[output_id] = 5000 + output_id
+        self.written.add(output_id)
 
-    @rule(data=st.data(), sealed=st.booleans())
-    def draft(self, data: st.DataObject, sealed: bool) -> None:
-        used = data.draw(st.lists(st.sampled_from([0, *self.writer_of]), unique=True, max_size=5))
-        writers = [] if sealed else [self.writer_of.get(i, 1) for i in used]
-        self.lru.touch(writers, used if sealed else [], self.now)
+    @rule(data=st.data())
+    def draft(self, data: st.DataObject) -> None:
+        used = data.draw(st.lists(st.sampled_from([0, *sorted(self.written)]), unique=True, max_size=5))
+        self.lru.touch(used, self.now)
         for output_id in used:
             if output_id in self.rows:
                 self.order.remove(output_id)
@@ -79,7 +77,6 @@ class LruIndexMachine(RuleBasedStateMachine):
         for output_id in sorted(self.rows):
             tokens, pinned, own_ttl, written = self.rows[output_id]
             fresh.add(output_id, written, tokens, pinned=pinned, own_ttl=own_ttl, logged=True)
-            fresh.bind_writer(5000 + output_id, output_id)
         assert fresh.load(self.lru.save())
         fresh.complete = True
         self.lru = fresh
@@ -124,18 +121,16 @@ def test_the_table_stays_small_over_thousands_of_outputs() -> None:
     for first in range(1, 20_001, 100):
         for output_id in range(first, first + 100):
             lru.add(output_id, output_id, 5, pinned=False, own_ttl=False)
-            lru.bind_writer(output_id, output_id)
         lru.remove(range(first - 500, first - 400))
     assert len(lru) == 500
     assert len(lru._rows["id"]) < 2000
-    assert len(lru._id_of) < 2000
     assert lru.least_recently_used(1, AverageSize(1, 1), 256, 10**6) == [19_501]
 
 
 def test_what_was_saved_by_another_version_is_left_alone() -> None:
     lru = LruIndex()
     lru.add(1, 10, 5, pinned=False, own_ttl=False, logged=True)
-    lru.touch([], [1], 50)
+    lru.touch([1], 50)
     saved = lru.save()
     for bad in (
         b"",
@@ -154,7 +149,7 @@ def test_the_bytes_of_the_saved_state_are_as_documented() -> None:
     lru = LruIndex()
     for output_id in (3, 5, 9):
         lru.add(output_id, 10 * output_id, 5, pinned=False, own_ttl=False, logged=True)
-    lru.touch([], [9, 3], 1000)
+    lru.touch([9, 3], 1000)
     assert lru.save() == b"SXUS" + struct.pack("<HHI2Q2q", 1, 0, 2, 3, 9, 1001, 1000)
     assert not lru.dirty
 

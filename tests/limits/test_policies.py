@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suffixsvc import Policies, Policy
+from suffixsvc.access.policy_file import read_policy_file
 from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
 from suffixsvc.policies import UNLIMITED
 
@@ -30,7 +31,7 @@ pinned = true
 def load(tmp_path: Path, text: str | bytes) -> Policies:
     file = tmp_path / "policies.toml"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
-    return Policies.load(file)
+    return read_policy_file(file).policies
 
 
 def test_the_example_of_the_module_holds(tmp_path: Path) -> None:
@@ -131,9 +132,9 @@ def test_a_bad_file_is_refused_by_line_or_key(tmp_path: Path, text: str | bytes,
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match="No such file"):
-        Policies.load(tmp_path / "none.toml")
+        read_policy_file(tmp_path / "none.toml")
     with pytest.raises(InvalidConfigError, match="directory"):
-        Policies.load(tmp_path)
+        read_policy_file(tmp_path)
 
 
 @pytest.mark.parametrize(

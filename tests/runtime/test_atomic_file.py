@@ -14,7 +14,7 @@ import pytest
 
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.runtime.atomic_file import atomic_file, remove_stale_temporaries, write_atomically
-from suffixsvc.runtime.server_lifecycle import write_ready_file
+from suffixsvc.runtime.server_lifecycle import report_ready
 from support.durable_names import DurableNames
 from support.small_disk import files_up_to
 
@@ -175,8 +175,8 @@ def test_a_ready_file_that_cannot_be_written_leaves_no_part(tmp_path: Path) -> N
     """A full disk left NAME.new."""
     path = tmp_path / "ready"
     with files_up_to(10), pytest.raises(InvalidConfigError, match="the ready file cannot be written"):
-        write_ready_file(path, addresses=["unix:/tmp/s"])
+        report_ready(path, addresses=["unix:/tmp/s"])
     assert list(tmp_path.iterdir()) == []
-    write_ready_file(path, addresses=["unix:/tmp/s"])
+    report_ready(path, addresses=["unix:/tmp/s"])
     assert path.read_text() == f'{{"addresses": ["unix:/tmp/s"], "pid": {os.getpid()}}}\n'
     assert list(tmp_path.iterdir()) == [path]

@@ -100,7 +100,7 @@ def _use(cache: SuffixCache) -> None:
     session.step([4, 5, 6])
     output_id = session.close()
     assert output_id is not None
-    namespace.forget(output_id)
+    namespace.delete(output_ids=[output_id])
     cache.seal()
     cache.expire()
     cache.evict()

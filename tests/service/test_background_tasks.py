@@ -120,6 +120,7 @@ _EXHAUSTED = """
 import functools, os, resource, sys, time
 import numpy as np
 from suffixsvc import Limits, SuffixCache, store as stores
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.service.listeners.listen import parse_address
 from suffixsvc.service.server import SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -132,9 +133,10 @@ server = SuffixServer(cache, [parse_address(f"unix:{folder}/s")], limits=limits,
 server.start()
 handlers = server.handlers
 for k in range(2):
-    opened = handlers.open_session(pb.OpenSessionRequest(namespace="a"))
+    opened = handlers.open_session(pb.OpenSessionRequest(namespace="a"), OPERATOR_CALLER)
     text = np.tile(np.arange(50, dtype="<i4") + k, 2_000).tobytes()
-    handlers.step(pb.StepRequest(session_id=opened.session_id, new_token_ids=text, max_draft_tokens=0))
+    step = pb.StepRequest(session_id=opened.session_id, new_token_ids=text, max_draft_tokens=0)
+    handlers.step(step, OPERATOR_CALLER)
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 held = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
 highest = max(map(int, os.listdir("/proc/self/fd")))

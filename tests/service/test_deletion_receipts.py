@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from suffixsvc import SuffixCache
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.log_types import LogPosition
 from suffixsvc.service.followers.registry import FollowerRegistry
 from suffixsvc.types import DeletionReceipt, FollowerName
@@ -27,7 +28,7 @@ def test_without_followers_a_receipt_is_empty_and_nothing_waits(tmp_path: Path) 
     with SuffixCache(tmp_path / "d") as cache, watched(cache) as address, SuffixClient(address) as client:
         namespace = client.namespace(PATH)
         first = namespace.add_output([1])
-        assert namespace.forget(first) == DeletionReceipt()
+        assert namespace.delete(output_ids=[first]).receipt == DeletionReceipt()
         namespace.add_output([1])
         deleted = client.delete_namespace(PATH)
         assert (deleted, deleted.receipt) == (1, DeletionReceipt())
@@ -47,7 +48,7 @@ def test_an_acknowledging_and_a_silent_follower(tmp_path: Path) -> None:
             follow(mute)
             elsewhere.follow("b")
             elsewhere.until(lambda: "b" in elsewhere.held, "contents")
-            receipt = namespace.forget(outputs[0])
+            receipt = namespace.delete(output_ids=[outputs[0]]).receipt
             assert receipt == DeletionReceipt(
                 (FollowerName("answers", "a test"),), (FollowerName("mute", "a test"),)
             )
@@ -58,7 +59,9 @@ def test_an_acknowledging_and_a_silent_follower(tmp_path: Path) -> None:
                 lambda: [each.follower_id for each in namespace.stats().followers] == ["answers"],
                 "it follows no more",
             )
-            assert namespace.forget(outputs[1]) == DeletionReceipt((FollowerName("answers", "a test"),))
+            assert namespace.delete(output_ids=[outputs[1]]).receipt == DeletionReceipt(
+                (FollowerName("answers", "a test"),)
+            )
             deleted = client.delete_namespace(PATH)
             assert deleted == 1
             assert deleted.receipt == DeletionReceipt((FollowerName("answers", "a test"),))
@@ -76,9 +79,9 @@ def test_a_follower_that_vanished_is_silent_for_a_lease(tmp_path: Path) -> None:
         with WatchReader(address, hello("gone")) as reader:
             follow(reader)
         eventually(lambda: not client.stats().followers[0].connected, "it has gone")
-        assert namespace.forget(outputs[0]).silent == (FollowerName("gone", "a test"),)
+        assert namespace.delete(output_ids=[outputs[0]]).receipt.silent == (FollowerName("gone", "a test"),)
         eventually(lambda: not client.stats().followers, "its lease is over")
-        assert namespace.forget(outputs[1]) == DeletionReceipt()
+        assert namespace.delete(output_ids=[outputs[1]]).receipt == DeletionReceipt()
 
 
 def test_positions_that_were_not_sent_do_not_count(tmp_path: Path) -> None:
@@ -92,7 +95,7 @@ def test_positions_that_were_not_sent_do_not_count(tmp_path: Path) -> None:
             reader.report(LogPosition(at.node_id ^ 1, at.lsn, at.run))
             eventually(lambda: client.stats().followers[0].held_bytes, "the reports have arrived")
             assert client.stats().followers[0].applied_lsn == 0
-            assert namespace.forget(output).silent
+            assert namespace.delete(output_ids=[output]).receipt.silent
 
 
 # -------------------------------------------------------------------------------------- the registry
@@ -108,7 +111,7 @@ def registry() -> FollowerRegistry:
 
 def test_a_receipt_waits_for_the_report(registry: FollowerRegistry) -> None:
     woken = threading.Event()
-    follower = registry.connect(NAME, woken.set, lambda: None)
+    follower = registry.connect(NAME, OPERATOR_CALLER, woken.set, lambda: None)
     registry.follow(follower, PATH)
     found: list[DeletionReceipt] = []
     waiting = threading.Thread(
@@ -125,16 +128,16 @@ def test_a_receipt_waits_for_the_report(registry: FollowerRegistry) -> None:
 
 
 def test_a_drain_ends_the_wait(registry: FollowerRegistry) -> None:
-    follower = registry.connect(NAME, registry.close, lambda: None)
+    follower = registry.connect(NAME, OPERATOR_CALLER, registry.close, lambda: None)
     registry.follow(follower, PATH)
     assert registry.receipt(PATH, lambda: LogPosition(1, 5, 1), 300).silent == (NAME,)
 
 
 def test_what_an_earlier_stream_followed_counts_until_the_first_report(registry: FollowerRegistry) -> None:
-    first = registry.connect(NAME, lambda: None, lambda: None)
+    first = registry.connect(NAME, OPERATOR_CALLER, lambda: None, lambda: None)
     registry.follow(first, PATH)
     registry.disconnect(first)
-    second = registry.connect(NAME, lambda: None, lambda: None)
+    second = registry.connect(NAME, OPERATOR_CALLER, lambda: None, lambda: None)
     assert registry.receipt(PATH, lambda: LogPosition(1, 5, 1), 0.01).silent == (NAME,)
     registry.report(second, 0, 0, 0)
     assert registry.receipt(PATH, lambda: LogPosition(1, 5, 1), 0.01) == DeletionReceipt()
@@ -143,5 +146,7 @@ def test_what_an_earlier_stream_followed_counts_until_the_first_report(registry:
 def test_followers_that_left_are_bounded(registry: FollowerRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("suffixsvc.service.followers.registry._MAX_VANISHED", 3)
     for n in range(10):
-        registry.disconnect(registry.connect(FollowerName(str(n), ""), lambda: None, lambda: None))
+        registry.disconnect(
+            registry.connect(FollowerName(str(n), ""), OPERATOR_CALLER, lambda: None, lambda: None)
+        )
     assert [state.name.follower_id for state in registry.states()] == ["7", "8", "9"]

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from suffixsvc import SuffixCache, wire
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.errors import (
     LimitExceededError,
     StoreError,
@@ -47,15 +48,18 @@ def folder() -> Iterator[Path]:
 
 
 def open_session(handlers: Handlers, written: int = 10) -> str:
-    opened = handlers.open_session(pb.OpenSessionRequest(namespace="a", prompt_token_ids=tokens(5)))
+    opened = handlers.open_session(
+        pb.OpenSessionRequest(namespace="a", prompt_token_ids=tokens(5)), OPERATOR_CALLER
+    )
     handlers.step(
-        pb.StepRequest(session_id=opened.session_id, new_token_ids=tokens(written), max_draft_tokens=4)
+        pb.StepRequest(session_id=opened.session_id, new_token_ids=tokens(written), max_draft_tokens=4),
+        OPERATOR_CALLER,
     )
     return opened.session_id
 
 
 def close(handlers: Handlers, session_id: str) -> pb.CloseSessionReply:
-    return handlers.close_session(pb.CloseSessionRequest(session_id=session_id))
+    return handlers.close_session(pb.CloseSessionRequest(session_id=session_id), OPERATOR_CALLER)
 
 
 def fail_to_close(handlers: Handlers) -> str:
@@ -66,7 +70,7 @@ def fail_to_close(handlers: Handlers) -> str:
 
 
 def counts(handlers: Handlers) -> tuple[int, int]:
-    stats = handlers.get_stats(pb.GetStatsRequest())
+    stats = handlers.get_stats(pb.GetStatsRequest(), OPERATOR_CALLER)
     return stats.unkept_sessions, stats.lost_sessions
 
 
@@ -74,7 +78,7 @@ def fill(handlers: Handlers) -> None:
     with contextlib.suppress(StoreFullError):
         while True:
             item = pb.OutputItem(token_ids=tokens(20_000))
-            handlers.add_outputs([pb.AddOutputsRequest(namespace="a", outputs=[item])])
+            handlers.add_outputs([pb.AddOutputsRequest(namespace="a", outputs=[item])], OPERATOR_CALLER)
 
 
 @pytest.fixture
@@ -121,7 +125,7 @@ def test_failed_closes_are_released_for_new_sessions(handlers: Handlers, disk: F
     with pytest.raises(UnknownSessionError, match="could not be stored"):
         close(handlers, closed[0])
     with pytest.raises(UnknownSessionError, match="could not be stored"):
-        handlers.step(pb.StepRequest(session_id=closed[0], new_token_ids=tokens(1)))
+        handlers.step(pb.StepRequest(session_id=closed[0], new_token_ids=tokens(1)), OPERATOR_CALLER)
 
 
 def test_sessions_in_use_are_not_released_for_new_ones(handlers: Handlers, disk: FailingDisk) -> None:
@@ -129,14 +133,17 @@ def test_sessions_in_use_are_not_released_for_new_ones(handlers: Handlers, disk:
     disk.failing.set()
     used = [fail_to_close(handlers) for _ in range(MAX_SESSIONS)]
     for session_id in used:
-        handlers.step(pb.StepRequest(session_id=session_id, new_token_ids=tokens(1), max_draft_tokens=4))
+        handlers.step(
+            pb.StepRequest(session_id=session_id, new_token_ids=tokens(1), max_draft_tokens=4),
+            OPERATOR_CALLER,
+        )
     with pytest.raises(LimitExceededError, match="too many live sessions"):
         open_session(handlers)
     assert live_ids(handlers) == used
     assert handlers.sessions.failed_closes.lost == 0
     with pytest.raises(StoreError):
         close(handlers, used[3])
-    assert handlers.sessions.failed_closes.oldest()[0].session_id == used[3]
+    assert handlers.sessions.failed_closes.oldest()[0].name.id == used[3]
     open_session(handlers)
     assert used[3] not in live_ids(handlers)
 
@@ -161,22 +168,25 @@ def test_a_refused_open_releases_no_failed_close_and_binds_no_tokenizer(
     disk.failing.clear()
     valid = {"namespace": "a", "tokenizer": "f" * 32, "prompt_token_ids": tokens(3)}
     with pytest.raises(SuffixError):
-        handlers.open_session(pb.OpenSessionRequest(**(valid | INVALID_OPENS[field])))
+        handlers.open_session(pb.OpenSessionRequest(**(valid | INVALID_OPENS[field])), OPERATOR_CALLER)
     assert len(handlers.sessions.table) == MAX_SESSIONS
     assert handlers.sessions.failed_closes.lost == 0
-    found = handlers.list_namespaces(pb.ListNamespacesRequest(prefix="a")).namespaces
+    found = handlers.list_namespaces(pb.ListNamespacesRequest(prefix="a"), OPERATOR_CALLER).namespaces
     assert [each.tokenizer for each in found] == [""]
 
 
 def test_a_refused_upload_binds_no_tokenizer(handlers: Handlers) -> None:
     item = pb.OutputItem(token_ids=tokens(9))
-    handlers.add_outputs([pb.AddOutputsRequest(namespace="a", outputs=[item])])
+    handlers.add_outputs([pb.AddOutputsRequest(namespace="a", outputs=[item])], OPERATOR_CALLER)
     for refused in (pb.OutputItem(), pb.OutputItem(token_ids=tokens(9), segment_lens=[4])):
         with pytest.raises(SuffixError):
             handlers.add_outputs(
-                [pb.AddOutputsRequest(namespace="a", tokenizer="f" * 32, outputs=[item, refused])]
+                [pb.AddOutputsRequest(namespace="a", tokenizer="f" * 32, outputs=[item, refused])],
+                OPERATOR_CALLER,
             )
-    handlers.add_outputs([pb.AddOutputsRequest(namespace="a", tokenizer="e" * 32, outputs=[item])])
+    handlers.add_outputs(
+        [pb.AddOutputsRequest(namespace="a", tokenizer="e" * 32, outputs=[item])], OPERATOR_CALLER
+    )
 
 
 @pytest.mark.parametrize("bound", ["sessions", "bytes"])
@@ -206,7 +216,7 @@ def test_a_session_over_the_byte_limit_is_released_at_once(
 def test_a_discarded_session_is_not_lost(handlers: Handlers, disk: FailingDisk) -> None:
     disk.failing.set()
     session_id = fail_to_close(handlers)
-    handlers.close_session(pb.CloseSessionRequest(session_id=session_id, discard=True))
+    handlers.close_session(pb.CloseSessionRequest(session_id=session_id, discard=True), OPERATOR_CALLER)
     assert counts(handlers) == (0, 0)
 
 

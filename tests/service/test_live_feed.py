@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from suffixsvc import SuffixCache
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.core import WriteSignal
 from suffixsvc.index import Session
 from suffixsvc.service.followers import live_feed
@@ -51,25 +52,26 @@ def test_a_message_is_made_once_for_all_subscribers(handlers: Handlers, feed: Li
     session_id = open_session(handlers)
     one, two = Taken(feed), Taken(feed)
     assert one.begin() == two.begin() == []
-    handlers.step(step(session_id, 4, 5))
+    handlers.step(step(session_id, 4, 5), OPERATOR_CALLER)
     assert feed.tick() == 2
     [(_, first)], [(_, second)] = one.subscriber.take(), two.subscriber.take()
     assert first is second
     assert feed.tick() == 0, "nothing was written"
     feed.unsubscribe(two.subscriber, "a")
-    handlers.step(step(session_id, 6))
+    handlers.step(step(session_id, 6), OPERATOR_CALLER)
     assert feed.tick() == 1
     [piece] = one.take()
     assert (piece.session_id, piece.at, piece.output) == (session_id, 5, tokens(6))
     feed.leave(one.subscriber)
-    handlers.step(step(session_id, 7))
+    handlers.step(step(session_id, 7), OPERATOR_CALLER)
     assert feed.tick() == 0
 
 
 def test_a_follower_is_not_sent_the_text_of_its_own_sessions(handlers: Handlers, feed: LiveFeed) -> None:
     for session_id, follower_id in (("of one", "one"), ("of two", "two"), ("of a client", "")):
         handlers.open_session(
-            pb.OpenSessionRequest(namespace="a", session_id=session_id, follower_id=follower_id)
+            pb.OpenSessionRequest(namespace="a", session_id=session_id, follower_id=follower_id),
+            OPERATOR_CALLER,
         )
     everything = {"of one", "of two", "of a client"}
     readers = {name: Taken(feed, name) for name in ("one", "two", "three")}
@@ -77,13 +79,13 @@ def test_a_follower_is_not_sent_the_text_of_its_own_sessions(handlers: Handlers,
         present = everything if number else set()
         assert {piece.session_id for piece in reader.begin()} == present - {f"of {name}"}
         for session_id in everything:
-            handlers.step(step(session_id, 4))
+            handlers.step(step(session_id, 4), OPERATOR_CALLER)
         feed.tick()
         for other, begun in readers.items():
             expected = everything - {f"of {other}"} if number >= list(readers).index(other) else set()
             assert {piece.session_id for piece in begun.take()} == expected
     for session_id in everything:
-        handlers.close_session(pb.CloseSessionRequest(session_id=session_id, discard=True))
+        handlers.close_session(pb.CloseSessionRequest(session_id=session_id, discard=True), OPERATOR_CALLER)
     feed.tick()
     for name, reader in readers.items():
         assert {piece.session_id for piece in reader.take() if piece.ended} == everything - {f"of {name}"}
@@ -107,7 +109,8 @@ def test_a_session_that_is_being_opened_is_not_sent_to_its_follower(
     handlers.open_session(
         pb.OpenSessionRequest(
             namespace="a", session_id="of one", follower_id="one", output_token_ids=tokens(4)
-        )
+        ),
+        OPERATOR_CALLER,
     )
     feed.tick()
     assert [piece.output for piece in other.take()] == [tokens(4)]
@@ -118,12 +121,12 @@ def test_a_new_subscriber_gets_the_present_text_and_then_what_follows(
     handlers: Handlers, feed: LiveFeed
 ) -> None:
     session_id = open_session(handlers)
-    handlers.step(step(session_id, 4, 5))
+    handlers.step(step(session_id, 4, 5), OPERATOR_CALLER)
     one = Taken(feed)
     [piece] = one.begin()
     assert (piece.at, piece.context, piece.output) == (0, tokens(1, 2, 3), tokens(4, 5))
     assert feed.tick() == 0
-    handlers.step(step(session_id, 6))
+    handlers.step(step(session_id, 6), OPERATOR_CALLER)
     two = Taken(feed)
     [piece] = two.begin()
     assert piece.output == tokens(4, 5, 6), "what was not handed out yet is part of it"
@@ -135,7 +138,7 @@ def test_a_new_subscriber_gets_the_present_text_and_then_what_follows(
 def test_present_text_is_bounded(handlers: Handlers, feed: LiveFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_feed, "_PRESENT_TOKENS", 8)
     for session_id in (open_session(handlers), open_session(handlers)):
-        handlers.step(step(session_id, *range(10, 30)))
+        handlers.step(step(session_id, *range(10, 30)), OPERATOR_CALLER)
     pieces = Taken(feed).begin()
     assert [piece.output for piece in pieces] == [tokens(26, 27, 28, 29)] * 2
 
@@ -146,18 +149,18 @@ def test_a_namespace_that_is_deleted_ends_live_text(
     session_id = open_session(handlers)
     one = Taken(feed)
     one.begin()
-    handlers.step(step(session_id, 4))
+    handlers.step(step(session_id, 4), OPERATOR_CALLER)
     feed.tick()
     one.take()
     cache.delete_namespace("a", force=True)
-    handlers.step(step(session_id, 5))
+    handlers.step(step(session_id, 5), OPERATOR_CALLER)
     feed.tick()
     [piece] = one.take()
     assert piece.ended
     feed.tick()
     assert one.take() == []
     assert Taken(feed).begin() == []
-    handlers.close_session(pb.CloseSessionRequest(session_id=session_id))
+    handlers.close_session(pb.CloseSessionRequest(session_id=session_id), OPERATOR_CALLER)
     feed.tick()
     assert one.take() == [], "it has ended once"
 
@@ -167,9 +170,9 @@ def test_an_id_that_is_used_again_begins_anew(handlers: Handlers, feed: LiveFeed
     one.begin()
     for text in ((4, 5), (6,)):
         open_session(handlers, "same")
-        handlers.step(step("same", *text))
+        handlers.step(step("same", *text), OPERATOR_CALLER)
         feed.tick()
-        handlers.close_session(pb.CloseSessionRequest(session_id="same", discard=True))
+        handlers.close_session(pb.CloseSessionRequest(session_id="same", discard=True), OPERATOR_CALLER)
     open_session(handlers, "same")
     feed.tick()
     assert [(piece.ended, piece.output) for piece in one.take()] == [
@@ -188,7 +191,7 @@ def test_live_text_ends_after_the_store_has_decided(tmp_path: Path) -> None:
         one = Taken(feed)
         one.begin()
         session_id = open_session(handlers)
-        handlers.step(step(session_id, 4))
+        handlers.step(step(session_id, 4), OPERATOR_CALLER)
         feed.tick()
         one.take()
         let_go = threading.Event()
@@ -198,7 +201,9 @@ def test_live_text_ends_after_the_store_has_decided(tmp_path: Path) -> None:
         )
         blocked.start()
         try:
-            handlers.close_session(pb.CloseSessionRequest(session_id=session_id, no_wait=True))
+            handlers.close_session(
+                pb.CloseSessionRequest(session_id=session_id, no_wait=True), OPERATOR_CALLER
+            )
             feed.tick()
             assert one.take() == []
         finally:
@@ -219,7 +224,7 @@ def test_a_subscriber_that_does_not_take_loses_live_text(
     one.begin()
     two.begin()
     for n in range(20):
-        handlers.step(step(session_id, n))
+        handlers.step(step(session_id, n), OPERATOR_CALLER)
         feed.tick()
         two.take()
     assert (one.lost, two.lost) == (1, 0)
@@ -228,7 +233,7 @@ def test_a_subscriber_that_does_not_take_loses_live_text(
     one.subscriber.begin_again()
     [piece] = one.begin()
     assert piece.output == tokens(*range(20))
-    handlers.step(step(session_id, 77))
+    handlers.step(step(session_id, 77), OPERATOR_CALLER)
     feed.tick()
     assert [piece.output for piece in one.take()] == [tokens(77)]
 
@@ -237,7 +242,7 @@ def test_a_subscriber_that_begins_again_gets_nothing_twice(handlers: Handlers, f
     session_id = open_session(handlers)
     one = Taken(feed)
     one.begin()
-    handlers.step(step(session_id, 4))
+    handlers.step(step(session_id, 4), OPERATOR_CALLER)
     [piece] = one.begin()
     assert piece.output == tokens(4)
     assert one.take() == [], "it was part of the present text"
@@ -249,7 +254,7 @@ def test_a_failure_within_a_tick_begins_all_again(
     session_id = open_session(handlers)
     one = Taken(feed)
     one.begin()
-    handlers.step(step(session_id, 4))
+    handlers.step(step(session_id, 4), OPERATOR_CALLER)
     monkeypatch.setattr(feed, "_hand_out", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         feed.run_window()

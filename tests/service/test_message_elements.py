@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.config import MAX_READS
 from suffixsvc.engine import catalog
 from suffixsvc.errors import InvalidInputError, LimitExceededError
@@ -272,10 +273,10 @@ def test_reads_are_counted_before_they_are_parsed(stub: Any, monkeypatch: pytest
     looked_at: list[str] = []
     with SuffixCache(limits=LIMITS) as cache:
         handlers = Handlers(cache, LIMITS, durable=False)
-        handlers.open_session(pb.OpenSessionRequest(namespace="a"))
+        handlers.open_session(pb.OpenSessionRequest(namespace="a"), OPERATOR_CALLER)
         monkeypatch.setattr(catalog, "validate_namespace", looked_at.append)
         with pytest.raises(LimitExceededError, match="reads must be at most"):
-            handlers.open_session(many)
+            handlers.open_session(many, OPERATOR_CALLER)
     assert looked_at == []
 
 
@@ -306,7 +307,7 @@ def test_small_messages_are_not_counted_on_the_wire() -> None:
         id=3, open=pb.OpenSessionRequest(namespace="a", reads=["b"] * 100)
     ).SerializeToString()
     assert len(data) <= SMALL_BYTES
-    reply = pb.StreamReply.FromString(handlers.message_bytes(data))
+    reply = pb.StreamReply.FromString(handlers.message_bytes(data, OPERATOR_CALLER))
     assert reply.error.message.startswith(f"reads must be at most {MAX_READS}")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from suffixsvc import Limits, SuffixCache
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.errors import StoreError, UnknownSessionError
 from suffixsvc.policies import Policies, Policy
 from suffixsvc.runtime.sync_points import with_sync_points
@@ -49,20 +50,21 @@ class Service:
                 prompt_token_ids=packed(prompt),
                 output_token_ids=packed(output),
                 session_id=session_id,
-            )
+            ),
+            OPERATOR_CALLER,
         )
 
     def step(self, tokens: list[int], session_id: str = "mine") -> None:
         request = pb.StepRequest(session_id=session_id, new_token_ids=packed(tokens), max_draft_tokens=0)
-        self.handlers.step(request)
+        self.handlers.step(request, OPERATOR_CALLER)
 
     def append_context(self, tokens: list[int], session_id: str = "mine") -> None:
         request = pb.AppendContextRequest(session_id=session_id, token_ids=packed(tokens))
-        self.handlers.append_context(request)
+        self.handlers.append_context(request, OPERATOR_CALLER)
 
     def close(self, session_id: str = "mine", *, discard: bool = False, no_wait: bool = False) -> int | None:
         request = pb.CloseSessionRequest(session_id=session_id, discard=discard, no_wait=no_wait)
-        reply = self.handlers.close_session(request)
+        reply = self.handlers.close_session(request, OPERATOR_CALLER)
         return reply.output_id if reply.HasField("output_id") else None
 
     def writes(self) -> bool:

@@ -92,7 +92,7 @@ def test_an_acknowledged_close_survives_kill(folder: Path) -> None:
         with SuffixClient(serve.address, PATIENT) as client:
             assert client.stats().outputs == 1
             assert output_id is not None
-            client.namespace("a").forget(output_id)
+            client.namespace("a").delete(output_ids=[output_id])
 
 
 def test_a_second_server_on_the_data_folder(folder: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffixsvc import Draft, Limits, SuffixCache, wire
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.errors import InvalidCostError, InvalidTokensError, ProtocolError, SuffixError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.messages import converters
@@ -200,7 +201,7 @@ requests = st.one_of(
 def convert(handlers: Handlers, request: Any) -> object:
     match request:
         case pb.OpenSessionRequest():
-            return handlers.open_session(request)
+            return handlers.open_session(request, OPERATOR_CALLER)
         case pb.StepRequest():
             return converters.native_step(request, LIMITS)
         case pb.AppendContextRequest():
@@ -226,7 +227,7 @@ def test_any_stream_message_is_answered_if_it_wants_a_reply(handlers: Handlers, 
         request = pb.StreamRequest.FromString(data)
     except DecodeError:
         return
-    reply = handlers.message(request)
+    reply = handlers.message(request, OPERATOR_CALLER)
     if request.no_reply:
         assert reply == pb.StreamReply()
         return
@@ -239,7 +240,9 @@ def test_any_stream_message_is_answered_if_it_wants_a_reply(handlers: Handlers, 
 @settings(max_examples=300)
 def test_any_step_on_a_live_session_is_answered(handlers: Handlers, request: Any) -> None:
     """The same requests aimed at a session that exists, so that they get as far as the engine."""
-    opened = handlers.open_session(pb.OpenSessionRequest(namespace="fuzz", prompt_token_ids=i32(1, 2, 3)))
+    opened = handlers.open_session(
+        pb.OpenSessionRequest(namespace="fuzz", prompt_token_ids=i32(1, 2, 3)), OPERATOR_CALLER
+    )
     match request:
         case pb.StepRequest():
             request.session_id = opened.session_id
@@ -249,7 +252,9 @@ def test_any_step_on_a_live_session_is_answered(handlers: Handlers, request: Any
             message = pb.StreamRequest(append_context=request)
         case _:
             message = pb.StreamRequest(close=pb.CloseSessionRequest(session_id=opened.session_id))
-    reply = handlers.message(message)
+    reply = handlers.message(message, OPERATOR_CALLER)
     details = [reply.error, *(item.error.error for item in reply.steps.items)]
     assert all(detail.code != types_pb2.ERROR_CODE_INTERNAL for detail in details), details
-    handlers.close_session(pb.CloseSessionRequest(session_id=opened.session_id, discard=True))
+    handlers.close_session(
+        pb.CloseSessionRequest(session_id=opened.session_id, discard=True), OPERATOR_CALLER
+    )

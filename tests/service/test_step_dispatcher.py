@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.core import StepStatus
 from suffixsvc.engine import Session
 from suffixsvc.errors import InvalidInputError, LimitExceededError
@@ -38,14 +39,17 @@ class Service:
     def open(self, *ids: str) -> None:
         for session_id in ids:
             self.handlers.open_session(
-                pb.OpenSessionRequest(namespace="a", session_id=session_id, prompt_token_ids=tokens(1, 2))
+                pb.OpenSessionRequest(namespace="a", session_id=session_id, prompt_token_ids=tokens(1, 2)),
+                OPERATOR_CALLER,
             )
 
     def answer(self, message: pb.StreamRequest) -> pb.StreamReply:
         if self._dispatcher:
-            return self.handlers.message(message)
+            return self.handlers.message(message, OPERATOR_CALLER)
         # as if there were no dispatcher
-        return pb.StreamReply.FromString(self.handlers.answer_remaining(message.SerializeToString(), None))
+        return pb.StreamReply.FromString(
+            self.handlers.answer_remaining(message.SerializeToString(), None, OPERATOR_CALLER)
+        )
 
     def close(self) -> None:
         self.cache.check()
@@ -72,7 +76,7 @@ def step(session_id: str, *ids: int, **fields: Any) -> pb.StepRequest:
 
 
 def dispatched(service: Service, message: pb.StreamRequest) -> bytes | list[bytes | None] | None:
-    return service.handlers.sessions.table.dispatcher.answer(message.SerializeToString(), 0.0)
+    return service.handlers.sessions.table.dispatcher.answer(message.SerializeToString(), 0.0, "")
 
 
 # sessions "a" and "b" exist, "c" does not; positions around where the sessions end
@@ -149,9 +153,11 @@ def test_any_bytes_are_answered_or_refused(shared: Service, data: bytes) -> None
         expected = pb.StreamRequest.FromString(data)
     except DecodeError:
         with pytest.raises(InvalidInputError):
-            shared.handlers.message_bytes(data)
+            shared.handlers.message_bytes(data, OPERATOR_CALLER)
     else:
-        assert pb.StreamReply.FromString(shared.handlers.message_bytes(data)).id == expected.id
+        assert (
+            pb.StreamReply.FromString(shared.handlers.message_bytes(data, OPERATOR_CALLER)).id == expected.id
+        )
 
 
 @given(st.data())
@@ -168,10 +174,10 @@ def test_a_damaged_step_message_is_read_as_protobuf_reads_it(data: st.DataObject
         request = pb.StreamRequest.FromString(damaged)
     except DecodeError:
         with pytest.raises(InvalidInputError):
-            with_dispatcher.handlers.message_bytes(damaged)
+            with_dispatcher.handlers.message_bytes(damaged, OPERATOR_CALLER)
     else:
         answers = [
-            pb.StreamReply.FromString(with_dispatcher.handlers.message_bytes(damaged)),
+            pb.StreamReply.FromString(with_dispatcher.handlers.message_bytes(damaged, OPERATOR_CALLER)),
             without.answer(request),
         ]
         for answer in answers:
@@ -187,14 +193,14 @@ def test_numbers_that_are_longer_than_they_need_be(dispatcher: Service, data: st
     """What happened: the dispatcher answered a message with a length of six bytes, which protobuf refuses.
     Both must agree on valid messages, or one that passes here fails after an update of the other."""
     raw = bytes.fromhex(data.replace(" ", ""))
-    assert dispatcher.handlers.sessions.table.dispatcher.answer(raw, 0.0) is None
+    assert dispatcher.handlers.sessions.table.dispatcher.answer(raw, 0.0, "") is None
     try:
         expected = pb.StreamRequest.FromString(raw)
     except DecodeError:
         with pytest.raises(InvalidInputError, match="cannot be parsed"):
-            dispatcher.handlers.message_bytes(raw)
+            dispatcher.handlers.message_bytes(raw, OPERATOR_CALLER)
     else:
-        answer = pb.StreamReply.FromString(dispatcher.handlers.message_bytes(raw))
+        answer = pb.StreamReply.FromString(dispatcher.handlers.message_bytes(raw, OPERATOR_CALLER))
         assert answer.id == expected.id
 
 
@@ -217,7 +223,7 @@ def test_a_message_that_wants_no_reply_gets_none(dispatcher: Service, ids: list[
     dispatcher.open("a")
     message = batch(step("absent", 5), step("a", *ids))
     message.no_reply = True
-    assert dispatcher.handlers.message_bytes(message.SerializeToString()) == b""
+    assert dispatcher.handlers.message_bytes(message.SerializeToString(), OPERATOR_CALLER) == b""
     [item] = dispatcher.answer(batch(step("a", 9))).steps.items
     assert item.reply.length == 2 + len(ids) + 1
 
@@ -279,7 +285,7 @@ def test_other_messages_are_left_to_python(dispatcher: Service) -> None:
         batch(step("a", 5), step("b", *range(LIMITS.max_draft_tokens + 2))),
         batch(step("a", 5), step("b", 6, verified=pb.Verified(width=1, accepted=1))),
     ):
-        assert before.answer(message.SerializeToString(), 0.0) is None
+        assert before.answer(message.SerializeToString(), 0.0, "") is None
     # nothing was changed: the next token follows the prompt
     assert dispatcher.answer(batch(step("a", 9, at=2))).steps.items[0].reply.length == 3
 
@@ -310,7 +316,9 @@ def test_refused_steps_leave_the_others_of_their_batch_taken(
     dispatcher.open("a", "b")
     dispatcher.answer(batch(step("b", 4, seq=4)))
     message = batch(step("a", 5), item)
-    taken, refusal = dispatcher.handlers.sessions.table.dispatcher.answer(message.SerializeToString(), 0.0)
+    taken, refusal = dispatcher.handlers.sessions.table.dispatcher.answer(
+        message.SerializeToString(), 0.0, ""
+    )
     assert isinstance(taken, bytes)
     assert refusal.status == status
     # the same batch again: "a" has one token more, and the refused step changed nothing
@@ -344,7 +352,7 @@ def test_a_retried_large_step_is_not_admitted_again(
 
 def test_a_closed_session_is_removed_from_the_dispatcher(dispatcher: Service) -> None:
     dispatcher.open("a")
-    dispatcher.handlers.close_session(pb.CloseSessionRequest(session_id="a"))
+    dispatcher.handlers.close_session(pb.CloseSessionRequest(session_id="a"), OPERATOR_CALLER)
     assert dispatched(dispatcher, batch(step("a", 5))) is None
     closed = dispatcher.answer(batch(step("a", 5))).steps.items[0]
     assert closed.error.error.code == types_pb2.ERROR_CODE_SESSION_CLOSED

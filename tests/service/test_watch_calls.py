@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import grpc
 import pytest
 import xxhash
 
-from suffixsvc import SuffixCache
+from suffixsvc import Limits, SuffixCache
 from suffixsvc.errors import (
     InvalidInputError,
     LimitExceededError,
@@ -27,9 +28,8 @@ from suffixsvc.service.calls import admission
 from suffixsvc.service.followers import requests as requests_module
 from suffixsvc.service.followers import segment_files
 from suffixsvc.service.listeners.listen import parse_address
-from suffixsvc.service.messages.requests import MAX_USES
+from suffixsvc.service.messages.requests import MAX_USES, request_readers
 from suffixsvc.service.server import SuffixServer
-from suffixsvc.service.servicer import _is_local
 from suffixsvc.v1 import suffix_cache_pb2_grpc
 from suffixsvc.v1 import watch_pb2 as pb
 from suffixsvc_client import SuffixClient
@@ -58,13 +58,6 @@ def test_the_welcome(tmp_path: Path) -> None:
             assert Path(welcome.segment_folder) == tmp_path / "d" / "segments"
             assert [(each.namespace, each.tokenizer) for each in welcome.default_reads] == [("docs", "t")]
         assert "watch" in client.server_info().features
-
-
-def test_the_segment_folder_is_for_this_host_only() -> None:
-    assert all(
-        map(_is_local, ("unix:", "unix:/a/b", "ipv4:127.0.0.1:80", "ipv6:[::1]:80", "ipv6:%5B::1%5D:8"))
-    )
-    assert not any(map(_is_local, ("ipv4:10.0.0.1:80", "ipv6:[2001:db8::1]:80", "vsock:1:2", "", "ipv4:x:1")))
 
 
 HELLO = hello("a").hello
@@ -117,6 +110,19 @@ MALFORMED: dict[str, tuple[list[pb.WatchRequest], type[SuffixError], str]] = {
     ),
     "too large a count": (
         [hello("a"), pb.WatchRequest(report=pb.FollowerReport(used=[pb.NamespaceUse(num_steps=1 << 40)]))],
+        InvalidInputError,
+        "counters",
+    ),
+    "a negative sum": (
+        [hello("a"), pb.WatchRequest(report=pb.FollowerReport(used=[pb.NamespaceUse(verify_steps=-1)]))],
+        InvalidInputError,
+        "counters",
+    ),
+    "a sum that is no number": (
+        [
+            hello("a"),
+            pb.WatchRequest(report=pb.FollowerReport(used=[pb.NamespaceUse(avoided_seconds=math.nan)])),
+        ],
         InvalidInputError,
         "counters",
     ),
@@ -319,3 +325,13 @@ def test_statistics_list_the_followers(tmp_path: Path) -> None:
             lines = run_verb("stats", PATH, "--server", address).stdout
             assert "follower f-1\ta test, connected, 0 behind" in lines
             assert "f-2" not in lines
+
+
+def test_the_largest_report_is_read() -> None:
+    """As many namespaces as a report may have, each with every field."""
+    fields = {field.name: 1 for field in pb.NamespaceUse.DESCRIPTOR.fields}
+    use = pb.NamespaceUse(**fields | {"namespace": "a/b", "output_ids": bytes(8), "learned": b"x"})
+    request = pb.WatchRequest(
+        report=pb.FollowerReport(used=[use] * MAX_USES, unacknowledged_tokens=1, held_bytes=1)
+    )
+    assert request_readers(Limits())["Watch"](request.SerializeToString()) == request

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from suffixsvc import SuffixCache
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.index import live_text
 from suffixsvc.service.followers import live_feed
@@ -173,11 +174,11 @@ def test_the_output_of_a_closed_session_comes_before_the_end_of_its_text(
         stream.follow("a")
         stream.take("changes")
         session_id = open_session(handlers)
-        handlers.step(step(session_id, 4))
+        handlers.step(step(session_id, 4), OPERATOR_CALLER)
         service.live.tick()
         stream.take("live")
         stream.take("changes")  # the last reply of a round
-        closed = handlers.close_session(pb.CloseSessionRequest(session_id=session_id))
+        closed = handlers.close_session(pb.CloseSessionRequest(session_id=session_id), OPERATOR_CALLER)
         service.live.tick()
         stream.take("live")
         [(ended, hot)] = stream.held["a"].ended
@@ -193,7 +194,7 @@ def test_live_text_that_was_taken_is_not_sent_after_newer_contents(
         stream.follow("a")
         stream.take("changes")
         session_id = open_session(handlers)
-        handlers.step(step(session_id, 4))
+        handlers.step(step(session_id, 4), OPERATOR_CALLER)
         service.live.tick()
         stream.follow("a")
         for _ in range(2):

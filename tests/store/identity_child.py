@@ -18,7 +18,8 @@ from support.store_parts import store_parts_of
 
 def live(order: dict[str, Any]) -> None:
     if order["what"] == "open":
-        with_sync_points(LmdbStore, kill_hook(order))(order["folder"], map_bytes_initial=1).close()
+        store_class = with_sync_points(LmdbStore, kill_hook(order))
+        store_class(order["folder"], map_bytes_initial=1, migrate=True).close()
         return
     store = LmdbStore(order["folder"])
     store_parts_of(store).environment.sync_point = kill_hook(order)  # opening has transactions of its own

@@ -48,7 +48,7 @@ def make_output(
 
 
 def golden_folder(version: str, folder: Path) -> Path:
-    """Unpack a data folder that a release of schema ``version`` ("v1" to "v4") wrote."""
+    """Unpack a data folder that a release of schema ``version`` ("v1" to "v5") wrote."""
     folder.mkdir()
     with gzip.open(GOLDEN / version / "data.mdb.gz") as packed, (folder / "data.mdb").open("wb") as unpacked:
         shutil.copyfileobj(packed, unpacked)

@@ -274,7 +274,7 @@ def test_a_step_while_running_is_no_gap_at_the_next_opening(tmp_path: Path, mach
 
 def test_a_folder_without_the_record_was_alive_at_its_newest_output(tmp_path: Path) -> None:
     machine = Machine(1_800_000_000.0)
-    store = LmdbStore(golden_folder("v1", tmp_path / "old"), clock=machine)
+    store = LmdbStore(golden_folder("v1", tmp_path / "old"), migrate=True, clock=machine)
     rows = list(store.scan())
     newest = max(stored.written_at for stored in rows)
     assert store.clock.moved_seconds == pytest.approx(1_800_000_000 - newest)

@@ -277,7 +277,7 @@ def test_the_rows_of_an_append_that_failed_are_deleted_for_readers(
 
 
 def test_readers_of_an_older_folder_begin_again_after_its_upgrade(tmp_path: Path) -> None:
-    store = LmdbStore(golden_folder("v3", tmp_path / "old"))
+    store = LmdbStore(golden_folder("v3", tmp_path / "old"), migrate=True)
     last = store.stats().last_lsn
     with store._log.read() as view:
         assert view.history.floor == last > 0
@@ -289,7 +289,7 @@ def test_readers_of_an_older_folder_begin_again_after_its_upgrade(tmp_path: Path
 
 
 def test_a_folder_written_by_schema_4_opens(tmp_path: Path) -> None:
-    store = LmdbStore(golden_folder("v4", tmp_path / "old"))
+    store = LmdbStore(golden_folder("v4", tmp_path / "old"), migrate=True)
     start = LogPosition(node_id_of(store), 0, 0)
     assert scan_ids(store) == [2, 3]
     assert ids_after(store, start, "acme/a") == ([2, 3], [1], store.position())

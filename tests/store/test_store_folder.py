@@ -226,4 +226,6 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     )
     message = refused(tmp_path, StoreForeignError)
     assert "schema version" in message
-    assert "newer" in message
+    assert f"got {table_records.SCHEMA_VERSION + 1}, of a newer release" in message
+    assert f"expected 1 .. {table_records.SCHEMA_VERSION};" in message
+    assert f"restore a backup: the migration from schema N wrote {tmp_path}/backup-schema-N" in message

@@ -262,7 +262,7 @@ def fill_golden_folder(folder: Path) -> list[Any]:
 
 def test_a_folder_written_by_schema_3_opens(tmp_path: Path) -> None:
     expected = fill_golden_folder(tmp_path / "now")
-    store = LmdbStore(golden_folder("v3", tmp_path / "old"))
+    store = LmdbStore(golden_folder("v3", tmp_path / "old"), migrate=True)
     found = [(*plain_stored(s), s.output.uuid, s.output.session_id) for s in store.scan(NS)]
     assert found[:2] == expected
     assert found[2][3] == uuid_of(store, 3)

@@ -236,7 +236,7 @@ def fill_golden_folder(folder: Path) -> list[Any]:
 
 def test_a_folder_written_by_schema_2_opens(tmp_path: Path) -> None:
     expected = fill_golden_folder(tmp_path / "now")
-    store = LmdbStore(golden_folder("v2", tmp_path / "old"))
+    store = LmdbStore(golden_folder("v2", tmp_path / "old"), migrate=True)
     assert [plain_stored(stored) for stored in store.scan()] == expected
     assert store.segments(NS) == [
         SegmentRecord("one.seg", 1, 2, 2, 3, 100),
@@ -250,7 +250,7 @@ def test_a_folder_written_by_schema_2_opens(tmp_path: Path) -> None:
 def test_a_folder_of_schema_1_gets_a_manifest_when_it_is_opened(tmp_path: Path) -> None:
     for _ in range(2):
         folder = tmp_path / "old" if (tmp_path / "old").exists() else golden_folder("v1", tmp_path / "old")
-        store = LmdbStore(folder)
+        store = LmdbStore(folder, migrate=True)
         assert store.segments("acme/a") == []
         store.check()
         store.close()
@@ -265,15 +265,15 @@ def test_a_folder_of_schema_1_gets_a_manifest_when_it_is_opened(tmp_path: Path) 
 def test_without_room_for_a_manifest_history_is_served_and_nothing_sealed(tmp_path: Path) -> None:
     """A folder of schema 1 must open on a full disk, without a manifest."""
     folder = golden_folder("v1", tmp_path / "old")
-    used = LmdbStore(folder, limit_bytes=MIN_LIMIT_BYTES)
+    used = LmdbStore(folder, migrate=True, limit_bytes=MIN_LIMIT_BYTES)
     assert used.segments("acme/a") == []
     used.close()
-    store = LmdbStore(golden_folder("v1", tmp_path / "full"), limit_bytes=MIN_LIMIT_BYTES)
+    store = LmdbStore(golden_folder("v1", tmp_path / "full"), migrate=True, limit_bytes=MIN_LIMIT_BYTES)
     environment = store_parts_of(store).environment
     environment.handles = {name: handle for name, handle in environment.handles.items() if SCHEMAS[name] == 1}
     assert store.segments("acme/a") == []
     assert store.tombstones("acme/a") == {}
-    with pytest.raises(StoreFullError, match="manifest"):
+    with pytest.raises(StoreFullError, match="'segments'"):
         store.add_segment("acme/a", "a", 1, {3: 40})
     store.forget("acme/a", 3)
     store.check()

@@ -244,7 +244,7 @@ def fill_golden_folder(folder: Path) -> list[Any]:
 def test_a_folder_written_by_schema_1_opens(tmp_path: Path) -> None:
     """A whole data file of the first release."""
     expected = fill_golden_folder(tmp_path / "now")
-    store = LmdbStore(golden_folder("v1", tmp_path / "old"))
+    store = LmdbStore(golden_folder("v1", tmp_path / "old"), migrate=True)
     assert [plain_stored(stored) for stored in store.scan()] == expected
     assert store.get_state("acme/a", "mixer") == b"\x01\x02"
     assert store.namespaces()[0].tokenizer == "xxh3:0123456789abcdef"

@@ -25,7 +25,7 @@ from support.forking import ForkServer
 def test_an_older_folder_is_upgraded_when_it_is_opened(tmp_path: Path, version: str, path: str) -> None:
     """In one transaction: rows are unchanged, and have the uuids that would be generated for them."""
     folder = golden_folder(version, tmp_path / "old")
-    store = LmdbStore(folder)
+    store = LmdbStore(folder, migrate=True)
     node = node_id_of(store)
     assert node > 0
     rows = list(store.scan())
@@ -45,7 +45,7 @@ def test_an_older_folder_is_upgraded_when_it_is_opened(tmp_path: Path, version: 
     with lmdb.open(str(folder), max_dbs=16, readonly=True, lib_version=0) as env, env.begin() as txn:
         raw = txn.get(keys.SCHEMA_KEY, db=env.open_db(b"meta", txn=txn, create=False))
         assert raw is not None
-        assert table_records.decode_schema(raw)[0] == 4  # older releases refuse it
+        assert table_records.decode_schema(raw)[0] == table_records.SCHEMA_VERSION  # older releases refuse it
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -57,14 +57,15 @@ def test_a_folder_without_room_for_the_new_schema_is_served_as_it_is(
     def no_room(view: WriteView, *rest: Any) -> None:
         raise lmdb.MapFullError("no page left")
 
-    before = LmdbStore(golden_folder(version, tmp_path / "reference"))
+    before = LmdbStore(golden_folder(version, tmp_path / "reference"), migrate=True)
     expected = [plain_stored(stored) for stored in before.scan()]
     path = before.namespaces()[0].path
     before.close()
     folder = golden_folder(version, tmp_path / "old")
     with monkeypatch.context() as patch:
         patch.setattr(WriteView, "put_schema", no_room)
-        store = LmdbStore(folder, limit_bytes=8 << 20)
+        store = LmdbStore(folder, migrate=True, limit_bytes=8 << 20)
+    assert not list(folder.glob("backup-*")), "the backup of a migration that did not happen must be removed"
     assert [plain_stored(stored) for stored in store.scan()] == expected
     assert node_id_of(store) == 0
     assert find(store, path, UUID) is None
@@ -77,7 +78,7 @@ def test_a_folder_without_room_for_the_new_schema_is_served_as_it_is(
     store.delete_namespace(path)
     store.check()
     store.close()
-    store = LmdbStore(folder)  # with room for it
+    store = LmdbStore(folder, migrate=True)  # with room for it
     assert node_id_of(store) > 0
     store.check()
     store.close()
@@ -92,7 +93,8 @@ def test_a_folder_without_room_for_deletions_is_served_without_them(
     folder = golden_folder("v3", tmp_path / "old")
     with monkeypatch.context() as patch:
         patch.setattr(WriteView, "put_schema", no_room)
-        store = LmdbStore(folder, limit_bytes=8 << 20)
+        store = LmdbStore(folder, migrate=True, limit_bytes=8 << 20)
+    assert not list(folder.glob("backup-*")), "the backup of a migration that did not happen must be removed"
     node, last, path = node_id_of(store), store.stats().last_lsn, store.namespaces()[0].path
     position = store.position()
     store.append([make_output([n], namespace=path) for n in range(3)]).result()
@@ -101,7 +103,7 @@ def test_a_folder_without_room_for_deletions_is_served_without_them(
     assert store.changes(position, [store.generation(path)]) is None
     store.check()
     store.close()
-    store = LmdbStore(folder)  # with room for it
+    store = LmdbStore(folder, migrate=True)  # with room for it
     assert node_id_of(store) == node
     store.forget(path, last + 2)
     assert store.stats().last_lsn == last + 4
@@ -120,13 +122,27 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("version", ["v1", "v2", "v3"])
-@pytest.mark.parametrize("point", ["grow-extended", "grown", "begun", "written", "committed", "acknowledged"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v3", "v4"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "backup-copied",
+        "backup-written",
+        "grow-extended",
+        "grown",
+        "begun",
+        "written",
+        "committed",
+        "acknowledged",
+    ],
+)
 def test_a_kill_in_the_middle_of_an_upgrade(
     fork_server: ForkServer, tmp_path: Path, version: str, point: str
 ) -> None:
-    """After a kill at any point of the upgrade the folder is complete, in the old schema or the new one."""
-    before = LmdbStore(golden_folder(version, tmp_path / "reference"))
+    """After a kill at any point of the upgrade the folder is complete, in the old schema or the new one, and
+    the backup is the folder as it was."""
+    original = (golden_folder(version, tmp_path / "original") / "data.mdb").read_bytes()
+    before = LmdbStore(golden_folder(version, tmp_path / "reference"), migrate=True)
     expected = [plain_stored(stored) for stored in before.scan()]
     before.close()
     for hits in (1, 2, 3):
@@ -134,11 +150,14 @@ def test_a_kill_in_the_middle_of_an_upgrade(
         order = {"folder": str(folder), "what": "open", "point": point, "hits": hits}
         status = fork_server.run(order, lambda line: None, None)
         for _ in range(2):
-            store = LmdbStore(folder)
+            store = LmdbStore(folder, migrate=True)
             assert [plain_stored(stored) for stored in store.scan()] == expected
             assert node_id_of(store) > 0
             store.check()
             store.close()
+        (backup,) = folder.glob("backup-schema-*")
+        assert [each.name for each in backup.iterdir()] == ["data.mdb"]
+        assert (backup / "data.mdb").read_bytes().rstrip(b"\0") == original.rstrip(b"\0")
         if status != -signal.SIGKILL:
             break
         assert hits < 3

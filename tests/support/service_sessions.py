@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from suffixsvc import Limits, wire
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.sessions.entries import SessionEntry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
-__all__ = ["LIMITS", "live_entry", "live_ids", "open_session", "step", "tokens"]
+__all__ = ["LIMITS", "deletion_of", "live_entry", "live_ids", "open_session", "step", "tokens"]
 
 LIMITS = Limits(max_sessions=3, max_session_tokens=100, session_idle_seconds=60)
 
@@ -22,7 +23,7 @@ def open_session(handlers: Handlers, session_id: str = "", namespace: str = "a")
     request = pb.OpenSessionRequest(
         namespace=namespace, prompt_token_ids=tokens(1, 2, 3), session_id=session_id
     )
-    return handlers.open_session(request).session_id
+    return handlers.open_session(request, OPERATOR_CALLER).session_id
 
 
 def step(session_id: str, *ids: int, seq: int = 0, at: int | None = None, width: int = 4) -> pb.StepRequest:
@@ -31,13 +32,18 @@ def step(session_id: str, *ids: int, seq: int = 0, at: int | None = None, width:
     )
 
 
+def deletion_of(namespace: str, *output_ids: int) -> pb.DeleteRequest:
+    """A request to delete outputs of a namespace."""
+    return pb.DeleteRequest(selection=pb.Selection(namespace=namespace, output_ids=output_ids))
+
+
 def live_entry(handlers: Handlers, session_id: str) -> SessionEntry:
     """The registry's entry of a live session."""
-    entry = handlers.sessions.table.get(session_id)
+    entry = handlers.sessions.table.get(OPERATOR_CALLER.session(session_id))
     assert entry is not None
     return entry
 
 
 def live_ids(handlers: Handlers) -> list[str]:
     """Ids of the live sessions, in the order in which they were opened."""
-    return [entry.session_id for entry in handlers.sessions.table.entries()]
+    return [entry.name.id for entry in handlers.sessions.table.entries()]

@@ -14,6 +14,7 @@ from typing import Self
 import grpc
 
 from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.core.segments import Segment
 from suffixsvc.errors import SuffixError
 from suffixsvc.log_types import LogPosition
@@ -244,7 +245,9 @@ class LocalStream(Mirror):
         super().__init__()
         self._requests: queue.SimpleQueue[pb.WatchRequest] = queue.SimpleQueue()
         self._requests.put(hello())
-        self._replies = service.watch(iter(self._requests.get, None), local=True, on_end=lambda _end: True)
+        self._replies = service.watch(
+            iter(self._requests.get, None), OPERATOR_CALLER, local=True, on_end=lambda _end: True
+        )
         next(self._replies)
         [self._stream] = service._streams
 

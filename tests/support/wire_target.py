@@ -21,6 +21,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from suffixsvc import Draft, Limits, SuffixCache, wire
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.errors import InvalidInputError, SuffixError
 from suffixsvc.service.handlers import Handlers
@@ -97,7 +98,7 @@ def _tokens(tokens: TokenArray) -> None:
 def _open(request: pb.OpenSessionRequest) -> None:
     with SuffixCache(limits=LIMITS) as cache:
         cache.namespace("a")  # that the seeds read
-        reply = Handlers(cache, LIMITS, durable=False).open_session(request)
+        reply = Handlers(cache, LIMITS, durable=False).open_session(request, OPERATOR_CALLER)
     prompt, output = (wire.unpack_tokens(ids) for ids in (request.prompt_token_ids, request.output_token_ids))
     _tokens(prompt)
     _tokens(output)
@@ -157,14 +158,17 @@ class Services:
             request = pb.StreamRequest.FromString(data)
         except DecodeError:
             try:
-                with_dispatcher.message_bytes(data)
+                with_dispatcher.message_bytes(data, OPERATOR_CALLER)
             except InvalidInputError:
                 return
             raise AssertionError("the dispatcher parsed bytes that are not a StreamRequest") from None
         _counted(pb.StreamRequest, data, request)
         answers = [
             pb.StreamReply.FromString(raw)
-            for raw in (with_dispatcher.message_bytes(data), without.answer_remaining(data, None))
+            for raw in (
+                with_dispatcher.message_bytes(data, OPERATOR_CALLER),
+                without.answer_remaining(data, None, OPERATOR_CALLER),
+            )
         ]
         for answer in answers:
             assert answer.id == request.id
@@ -206,7 +210,8 @@ class Services:
                 handlers.open_session(
                     pb.OpenSessionRequest(
                         namespace="a", session_id=session_id, prompt_token_ids=wire.pack_tokens(_TEXT[:2])
-                    )
+                    ),
+                    OPERATOR_CALLER,
                 )
             self._handlers.append(handlers)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import grpc
 
 from suffixsvc.config import Limits
-from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS, stop_signal, write_ready_file
+from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS, report_ready, stop_signal
 
 STREAM: Final = "/suffixsvc.bench.Echo/Stream"
 UNARY: Final = "/suffixsvc.bench.Echo/Unary"
@@ -67,7 +67,7 @@ def serve_echo(ready_file: Path, addresses: list[str]) -> None:
         bound.append(address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}")
     with stop_signal() as wait_for_stop:
         server.start()
-        write_ready_file(ready_file, addresses=bound)
+        report_ready(ready_file, addresses=bound)
         wait_for_stop()
         server.stop(0).wait()
 

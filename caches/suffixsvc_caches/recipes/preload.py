@@ -70,7 +70,7 @@ def _load(cache: SuffixCache, recipe: Recipe) -> str:
     namespace = cache.namespace(path, tokenizer=recipe.tokenizer)
     if namespace.note(_VERSION) == _note(version, namespace.stats().outputs):
         return path
-    namespace.clear()
+    namespace.delete(superseded=True)
     for batch in output_batches(_outputs(path, recipe)):
         namespace.add_outputs(batch)
     namespace.put_note(_VERSION, _note(version, namespace.stats().outputs))

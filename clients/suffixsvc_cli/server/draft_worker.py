@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from suffixsvc.verb_options import option, with_options
+from suffixsvc_cli.base.configuration import ConfigFile
 from suffixsvc_cli.base.options import INSECURE_NETWORK
 from suffixsvc_models.load_options import LoadOptions
 
@@ -51,13 +52,14 @@ class WorkerOptions(LoadOptions):
 
 
 @with_options
-def draft_worker(options: WorkerOptions) -> None:
+def draft_worker(options: WorkerOptions, config: ConfigFile = None) -> None:
     """Run a draft model as a service for drivers.
 
     A driver queries it only if a draft is expected to pay for its time, and refuses a model whose vocabulary
     differs from the target's. A worker can serve several drivers, and a driver can use several workers
     (docs/draft-workers.md). SIGTERM or Ctrl-C ends it.
     """
+    del config  # read before the other options
     # imported here so that --help is fast
     import suffixsvc_models as models
     from suffixsvc.service.listeners.listen import parse_address, prepare

@@ -11,6 +11,7 @@ import typer
 from suffixsvc_cli.base.groups import verb_group
 from suffixsvc_cli.base.options import AsJson, Data, Server
 from suffixsvc_cli.server.backend import opened_backend
+from suffixsvc_cli.server.forget import print_silent
 
 if TYPE_CHECKING:
     from suffixsvc import SuffixCache
@@ -70,12 +71,7 @@ def delete(
         typer.echo(json.dumps({"namespace": path, "outputs": outputs, **asdict(receipt)}))
         return
     typer.echo(f"{outputs:,} outputs deleted")
-    for each in receipt.silent:
-        typer.echo(
-            f"follower {each.follower_id} ({each.description}) has not confirmed it: it may draft from them "
-            "until its lease is over",
-            err=True,
-        )
+    print_silent(receipt.silent)
 
 
 def _described(backend: SuffixClient | SuffixCache, record: NamespaceRecord) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from suffixsvc.verb_options import argument, option, with_options
+from suffixsvc_cli.base.configuration import ConfigFile
 from suffixsvc_cli.base.options import LOG_FORMAT, LogStyle
 from suffixsvc_models.load_options import LoadOptions
 
@@ -100,13 +101,14 @@ class OpenAIOptions(LoadOptions):
 
 
 @with_options
-def openai(options: OpenAIOptions) -> None:
+def openai(options: OpenAIOptions, config: ConfigFile = None) -> None:
     """Serve a model over an OpenAI-compatible HTTP API, many requests at once.
 
     Every answer is drafted from its own prompt and from the answers that were stored in its namespace; the
     model verifies all drafts, so answers are unchanged. Each request writes one line to stderr at its end,
     without texts and keys. SIGTERM or Ctrl-C ends the server after running answers have ended.
     """
+    del config  # read before the other options
     # imported here so that --help is fast
     from suffixsvc.config import validate_mode
     from suffixsvc.errors import InvalidConfigError

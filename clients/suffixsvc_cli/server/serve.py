@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.verb_options import option, with_options
+from suffixsvc_cli.base.configuration import ConfigFile
 from suffixsvc_cli.base.options import INSECURE_NETWORK, LOG_FORMAT, LogStyle
 
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
+    from suffixsvc.transport.tls import ServerTls
 
 _LIMITS: Final = Limits()
 
@@ -29,6 +31,12 @@ class ServeOptions:
 
     data: Path = option(help="Data folder; created if missing.")
     listen: tuple[str, ...] = option(help="unix:PATH or HOST:PORT (port 0 takes a free one). Repeatable.")
+    migrate: bool = option(
+        False,
+        "--migrate",
+        help="Migrate a data folder of an earlier release, after a backup (docs/upgrading.md). Without this "
+        "option such a folder is refused.",
+    )
     insecure_network: bool = option(False, "--insecure-network", help=INSECURE_NETWORK)
     ready_file: Path | None = option(
         None,
@@ -63,7 +71,19 @@ class ServeOptions:
         show_default="no limit",
     )
     policies: Path | None = option(
-        None, help="TOML file with byte limits, time to live and pinning of namespaces (docs/limits.md)."
+        None,
+        help="TOML file with limits of namespaces (docs/limits.md) and rights of principals "
+        "(docs/security.md). It is read again when it changes.",
+    )
+    tokens: Path | None = option(
+        None,
+        help="File of tokens, which `suffixsvc token` writes. It is read again when it changes.",
+        show_default="tokens.toml in the data folder",
+    )
+    tls_cert: Path | None = option(None, help="Certificate of HOST:PORT addresses, a PEM file.")
+    tls_key: Path | None = option(None, help="Private key of --tls-cert, a PEM file.")
+    tls_client_ca: Path | None = option(
+        None, help="Require certificates of clients that these ones signed, a PEM file."
     )
     preload: str | None = option(
         None, help="Recipes from which every session of their tokenizer drafts: sql,json,code, or folders."
@@ -79,6 +99,16 @@ class ServeOptions:
         min=0,
         help="Maximum followers, processes that keep a copy of namespaces and draft by themselves; 0 = none.",
     )
+    metrics: str | None = option(
+        None,
+        metavar="HOST:PORT",
+        help="Serve metrics for Prometheus at http://HOST:PORT/metrics (docs/metrics.md).",
+    )
+    metrics_namespaces: int = option(
+        200,
+        min=1,
+        help="Namespaces with metrics of their own: the busiest. The others are summed.",
+    )
     session_idle_seconds: float | None = option(
         None,
         help="Seconds after which an idle session is committed as incomplete and closed.",
@@ -90,6 +120,12 @@ class ServeOptions:
         "case the clock is wrong.",
         show_default=f"{_LIMITS.expiry_grace_seconds:g} s",
     )
+
+    def tls(self) -> ServerTls | None:
+        """Certificates of the service."""
+        from suffixsvc.transport.tls import server_tls
+
+        return server_tls(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     def limits(self) -> Limits:
         """The default limits, overridden by the options."""
@@ -118,15 +154,15 @@ class ServeOptions:
 
 
 @with_options
-def serve(options: ServeOptions) -> None:
+def serve(options: ServeOptions, config: ConfigFile = None) -> None:
     """Run the service: one shared, durable suffix cache.
 
     SIGTERM or Ctrl-C drains it: open sessions are committed as incomplete, the store is closed, exit code 0.
     Before the service listens (recovery, --preload) SIGTERM ends it at once, and Ctrl-C after closing the
     cache.
     """
+    del config  # read before the other options
     # imported here so that --help is fast
-    from suffixsvc.policies import Policies
     from suffixsvc.service.run import ServeConfig, serve_until_signal
 
     serve_until_signal(
@@ -134,13 +170,18 @@ def serve(options: ServeOptions) -> None:
             data=options.data,
             listen=options.listen,
             insecure_network=options.insecure_network,
+            tls=options.tls(),
+            tokens=options.tokens,
+            policies=options.policies,
             ready_file=options.ready_file,
             log_format=options.log_format.value,
             debug=options.verbose,
             max_streams=options.max_streams,
             max_followers=options.max_followers,
             limits=options.limits(),
-            policies=Policies.load(options.policies) if options.policies else Policies(),
+            migrate=options.migrate,
+            metrics=options.metrics,
+            metrics_namespaces=options.metrics_namespaces,
             preload=_preload(options.preload),
         )
     )

@@ -63,6 +63,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, "no limit"
         elif isinstance(value, bool):
             yield name, "yes" if value else "no"
+        elif isinstance(value, float):
+            yield name, f"{round(value, 3):,}"
         else:
             yield name, f"{value:,}"
         if name == "num_accepted_tokens" and found["num_draft_tokens"]:

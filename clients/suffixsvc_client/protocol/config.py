@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc.transport.identity import ClientIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,24 @@ class ClientConfig:
     #: user id of the service at ``unix:PATH``, if not this user, root or the owner of the socket's folder;
     #: nothing is sent to a process of any other user
     service_uid: int | None = None
+    #: token and certificates; None: those that the environment names (suffixsvc.transport.identity)
+    identity: ClientIdentity | None = None
+
+    @property
+    def chosen_identity(self) -> ClientIdentity:
+        """The identity, or that of the environment. InvalidConfigError: a variable is invalid."""
+        return ClientIdentity.from_environment() if self.identity is None else self.identity
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if f.name == "service_uid":
+            if f.name == "identity":
+                valid, condition = (
+                    value is None or isinstance(value, ClientIdentity),
+                    "a ClientIdentity or None",
+                )
+            elif f.name == "service_uid":
                 valid = value is None or (number and isinstance(value, int) and value >= 0)
                 condition = "a user id or None"
             else:

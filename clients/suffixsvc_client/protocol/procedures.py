@@ -39,7 +39,7 @@ OPENING_POLL_S = 0.005
 CLOSE_ATTEMPTS = 4
 _DISCARD_NOT_ANSWERED: Final = (
     "session %s of namespace %s is discarded, but the service did not answer: an incomplete output of the"
-    " session may stay; forget that output or delete the namespace: %s"
+    " session may stay; delete that output or the namespace: %s"
 )
 
 

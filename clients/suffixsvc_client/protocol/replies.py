@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from suffixsvc import wire
 from suffixsvc.errors import SuffixError
-from suffixsvc.types import DeletionReceipt, FollowerName
+from suffixsvc.types import Deletion, DeletionReceipt, FollowerName
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1.watch_pb2 import DeletionReceipt as DeletionReceiptMessage
 from suffixsvc.v1.watch_pb2 import FollowerName as FollowerNameMessage
@@ -74,6 +74,10 @@ class FollowerStats:
     mapped_bytes: int
     #: times that its live text was dropped because it did not keep up
     live_lost: int
+    #: bytes of live text that wait to be sent to it
+    live_queued_bytes: int
+    #: tokens of its sessions that the service had not acknowledged when it reported
+    unacknowledged_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,19 @@ class ServiceStats:
     hot_tokens: int
     expiry_grace_seconds: int = 0
     session_bytes: int = 0
+    num_session_drafts: int = 0
+    num_namespace_drafts: int = 0
+    num_session_draft_tokens: int = 0
+    num_namespace_draft_tokens: int = 0
+    num_session_accepted_tokens: int = 0
+    num_namespace_accepted_tokens: int = 0
+    num_no_context: int = 0
+    num_not_worth_cost: int = 0
+    num_over_limit: int = 0
+    expected_tokens: float = 0.0
+    verify_steps: float = 0.0
+    avoided_seconds: float = 0.0
+    verify_seconds: float = 0.0
     #: of the namespace, or of the whole service
     followers: tuple[FollowerStats, ...] = ()
     #: live sessions whose close failed; this field and all after it are of the whole service only
@@ -113,6 +130,33 @@ class ServiceStats:
     store_reopened: int = 0
     #: unexpected exceptions in the store's thread; each is in the service's log
     store_defects: int = 0
+    #: operations that wait for the store's thread
+    store_queue: int = 0
+    #: times that live text of a follower was dropped
+    live_lost: int = 0
+    #: log lines of the service that were dropped
+    dropped_log_lines: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSummary:
+    """A namespace in the list of all, with counters since the service started."""
+
+    path: str
+    tokenizer: str
+    outputs: int
+    tokens: int
+    sessions: int
+    held_bytes: int
+    num_steps: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+
+
+def namespace_summaries(reply: pb.ListNamespacesReply) -> list[NamespaceSummary]:
+    """The namespaces of a reply."""
+    return [_record(NamespaceSummary, info) for info in reply.namespaces]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +192,17 @@ def deletion_receipt(receipt: DeletionReceiptMessage) -> DeletionReceipt:
 def backup_summary(reply: pb.BackupSummary) -> BackupSummary:
     """The summary of a backup."""
     return _record(BackupSummary, reply)
+
+
+def deletion(reply: pb.DeleteReply) -> Deletion:
+    """The result of a deletion."""
+    return Deletion(
+        reply.outputs,
+        reply.sessions,
+        tuple(reply.namespaces),
+        reply.from_disk,
+        deletion_receipt(reply.receipt),
+    )
 
 
 def server_info(reply: pb.GetServerInfoReply) -> ServerInfo:

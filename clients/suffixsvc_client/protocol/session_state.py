@@ -61,6 +61,8 @@ class SessionState:
         self._reads = [validate_namespace(path) for path in validate_reads(reads)]
         self._follower_id = follower_id
         self.private = private
+        #: the service drafts, because its caller may not follow a namespace of the session
+        self.follow_denied = False
         self._tokens = TokenLog(as_token_array(prompt, "prompt_token_ids"))
         if output is not None:
             self._tokens.append(as_token_array(output, "output_token_ids"), output=True)
@@ -216,6 +218,11 @@ class SessionState:
         return len(self._tokens) - self._sent
 
     @property
+    def unacknowledged(self) -> int:
+        """Number of tokens that the service has not acknowledged."""
+        return max(0, len(self._tokens) - self._acked)
+
+    @property
     def acknowledged(self) -> bool:
         """Whether the service has acknowledged all tokens."""
         return self._acked == len(self._tokens)
@@ -264,6 +271,8 @@ class SessionState:
         """Requests for the tokens that the service's session lacks, in order. Raises ProtocolError."""
         _require_match(reply, self.session_id, self._opening_end)
         with self._lock:
+            self.follow_denied = reply.follow_denied
+            self.private = self.private or reply.no_store
             return [
                 self._unary_request(piece) for piece in self._tokens.pieces(reply.length, self._opening_end)
             ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from suffixsvc.errors import (
+    AccessError,
     InvalidInputError,
     LimitExceededError,
     ProtocolError,
@@ -20,7 +21,7 @@ from suffixsvc.v1 import types_pb2
 
 #: errors after which this session is not served; all others may be transient. While a session is opened again
 #: a LimitExceededError may be transient too: it may be the limit on live sessions (``on_open_failure``)
-REFUSALS = (InvalidInputError, TokenizerMismatchError, UnknownNamespaceError, LimitExceededError)
+REFUSALS = (AccessError, InvalidInputError, TokenizerMismatchError, UnknownNamespaceError, LimitExceededError)
 
 #: errors of a session that the service does not hold
 LOST = (UnknownSessionError, SessionClosedError)

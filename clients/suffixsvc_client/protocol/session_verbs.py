@@ -67,7 +67,7 @@ class SessionVerbs:
 
         A service that drained or expired the session may have committed its output as incomplete. A discard
         removes that output too. If the service cannot be reached, the discard returns and logs a warning, and
-        the incomplete output stays: forget that output, or delete the namespace.
+        the incomplete output stays: delete that output, or the namespace.
 
         Args:
             incomplete: mark the output as one that the model had not finished.

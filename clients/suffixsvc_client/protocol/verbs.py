@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import IO, Any, Generic, Protocol, TypeVar
+from typing import IO, Any, Final, Generic, Protocol, TypeVar
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace, validate_uuid
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, UnknownNamespaceError
 from suffixsvc.lookup_records import RecordFile
+from suffixsvc.selection import Selection
 from suffixsvc.types import (
     DeletedOutputs,
-    DeletionReceipt,
+    Deletion,
     Draft,
     Labels,
     NamespaceRecord,
@@ -26,15 +27,19 @@ from suffixsvc.types import (
 )
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.values import as_int, as_outputs, as_segment_lens, as_token_array
+from suffixsvc.wire import selection_to_proto
 from suffixsvc_client.protocol import bulk
 from suffixsvc_client.protocol.effects import Call, Procedure
 from suffixsvc_client.protocol.procedures import Procedures
 from suffixsvc_client.protocol.replies import (
     BackupSummary,
+    NamespaceSummary,
     ServerInfo,
     ServiceStats,
     backup_summary,
+    deletion,
     deletion_receipt,
+    namespace_summaries,
     server_info,
     service_stats,
 )
@@ -43,6 +48,9 @@ from suffixsvc_client.protocol.session_values import mismatch
 from suffixsvc_client.protocol.session_verbs import SessionVerbs
 
 S = TypeVar("S")
+
+#: longest wait for an erasure from the disk
+ERASE_TIMEOUT_S: Final = 3600.0
 
 
 class NamespaceVerbs(Generic[S]):
@@ -130,7 +138,7 @@ class NamespaceVerbs(Generic[S]):
             ttl_seconds: time to live; 0 = unlimited.
 
         Returns:
-            The output's id, for :meth:`forget`.
+            The output's id, for :meth:`delete`.
 
         Raises:
             InvalidInputError: an argument is wrong; nothing was sent.
@@ -221,22 +229,30 @@ class NamespaceVerbs(Generic[S]):
         yield Call(request, timeout_s, sink.take)
         return sink.summary()
 
-    def forget(self, output_id: OutputId) -> Procedure[DeletionReceipt]:
-        """Delete one output from the service's log and index.
+    def delete(
+        self,
+        *,
+        output_ids: Sequence[OutputId] | None = None,
+        session_id: str = "",
+        labels: Labels | None = None,
+        principal: str | None = None,
+        older_than_seconds: float | None = None,
+        superseded: bool = False,
+    ) -> Procedure[Deletion]:
+        """Delete what meets every given criterion; without one, every output and the text of live sessions.
 
-        Returns:
-            Which followers of the namespace draft from it no longer, and which did not answer within a
-            second; empty if there are none.
+        See :meth:`ClientVerbs.delete`; the criteria are those of ``suffixsvc.Selection``. Ids of outputs that
+        do not exist are ignored.
 
         Raises:
-            UnknownOutputError, UnknownNamespaceError: it does not exist.
-            InvalidInputError: ``output_id`` cannot be an id; nothing was sent.
-            StoreError: it could not be deleted. ServiceError: no answer within
+            UnknownNamespaceError: this namespace does not exist.
+            InvalidInputError: a criterion is malformed; nothing was sent.
+            StoreError: a part may be deleted; repeat the call. ServiceError: no answer within
             ``ClientConfig.call_timeout_s``; it may be deleted.
         """
-        checked = as_int("output_id", output_id, 0, (1 << 64) - 1)
-        reply = yield self._procedures.call(pb.ForgetRequest(namespace=self.path, output_id=checked))
-        return deletion_receipt(reply.receipt)
+        selection = Selection(self.path, output_ids, session_id, labels or {}, principal, older_than_seconds)
+        request = pb.DeleteRequest(selection=selection_to_proto(selection), superseded=superseded)
+        return deletion((yield self._procedures.call(request)))
 
     def stats(self) -> Procedure[ServiceStats]:
         """Contents and counters of this namespace since the service started.
@@ -302,6 +318,47 @@ class ClientVerbs:
         reply = yield self.procedures.call(pb.ListNamespacesRequest(prefix=prefix))
         return [NamespaceRecord(info.path, info.tokenizer) for info in reply.namespaces]
 
+    def namespace_summaries(self, prefix: str = "") -> Procedure[list[NamespaceSummary]]:
+        """As :meth:`namespaces`, with contents and counters of each.
+
+        Raises:
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``.
+        """
+        return namespace_summaries((yield self.procedures.call(pb.ListNamespacesRequest(prefix=prefix))))
+
+    def delete(
+        self,
+        selection: Selection,
+        *,
+        superseded: bool = False,
+        from_disk: bool = False,
+        timeout_s: float | None = None,
+    ) -> Procedure[Deletion]:
+        """Delete the outputs, and retract the text of the live sessions, that a selection takes.
+
+        See ``suffixsvc.SuffixCache.delete`` for its two stages.
+
+        Args:
+            superseded: the text is part of other outputs: nothing is unlearned or erased from the disk.
+            from_disk: return when no file of the service's data folder holds what was deleted.
+            timeout_s: None: an hour with ``from_disk``, else ``ClientConfig.call_timeout_s``.
+
+        Returns:
+            The numbers of outputs and sessions, and which followers of their namespaces draft from them no
+            longer, and which did not answer within a second.
+
+        Raises:
+            UnknownNamespaceError: the namespace of the selection does not exist.
+            StoreError: a part may be deleted; repeat the call. ServiceError: no answer in time; it may be
+            deleted.
+        """
+        request = pb.DeleteRequest(
+            selection=selection_to_proto(selection), superseded=superseded, from_disk=from_disk
+        )
+        default = ERASE_TIMEOUT_S if from_disk else self.procedures.config.call_timeout_s
+        reply = yield Call(request, default if timeout_s is None else timeout_s)
+        return deletion(reply)
+
     def delete_namespace(self, path: str, *, force: bool = False) -> Procedure[DeletedOutputs]:
         """Delete a namespace with everything in it.
 
@@ -310,7 +367,7 @@ class ClientVerbs:
 
         Returns:
             The number of its outputs, an int. Its attribute ``receipt`` says which followers of the namespace
-            draft from it no longer, as the result of ``forget`` does.
+            draft from it no longer, as the result of :meth:`delete` does.
 
         Raises:
             UnknownNamespaceError: it does not exist. NamespaceInUseError: it has live sessions.

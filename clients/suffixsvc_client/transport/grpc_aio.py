@@ -14,6 +14,7 @@ import grpc
 from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError
 from suffixsvc.transport.channels import Channels
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport.interface import (
     CHANNEL_OPTIONS,
@@ -35,9 +36,12 @@ _Answer = asyncio.Future[pb.StreamReply]
 class AioGrpcTransport:
     """An :class:`~suffixsvc_client.AsyncTransport` over gRPC, bound to the event loop of its first use."""
 
-    def __init__(self, target: str, service_uid: int | None = None) -> None:
+    def __init__(self, target: str, config: ClientConfig | None = None) -> None:
+        config = ClientConfig() if config is None else config
+        self.identity = config.chosen_identity
+        self.identity.check(target)
         self._channels: Channels[grpc.aio.Channel] = Channels(
-            target, service_peer(service_uid), _connect, self._disconnect, closed_at_forks=False
+            target, service_peer(config.service_uid), self._connect, self._disconnect, closed_at_forks=False
         )
         self._stream: _Stream | None = None
         self._ids = itertools.count(1)
@@ -49,7 +53,7 @@ class AioGrpcTransport:
         """Call a method; its reply, or every reply of a stream to ``call.take``."""
         kind = call.method.reply
         with self._channels.use() as held, _typed_errors():
-            reply = start_call(held.channel, call)
+            reply = start_call(held.channel, call, self.identity)
             if call.take is None:
                 return parse(kind, await reply)
             try:
@@ -89,6 +93,9 @@ class AioGrpcTransport:
             self._stream = _Stream(self)
         return self._stream
 
+    def _connect(self, address: str) -> grpc.aio.Channel:
+        return self.identity.aio_channel(address, CHANNEL_OPTIONS)
+
     def _disconnect(self, channel: grpc.aio.Channel, done: Callable[[], None]) -> None:
         async def end() -> None:
             await channel.close()
@@ -97,10 +104,6 @@ class AioGrpcTransport:
         task = asyncio.ensure_future(end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-
-
-def _connect(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 @contextlib.contextmanager
@@ -132,7 +135,7 @@ class _Stream:
         self._channels = owner._channels
         self._held = self._channels.acquire()
         try:
-            self._call = multicallable(self._held.channel, STREAM)()
+            self._call = multicallable(self._held.channel, STREAM)(metadata=owner.identity.metadata())
         except BaseException:
             self._channels.release(self._held)
             raise

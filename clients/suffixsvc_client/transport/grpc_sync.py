@@ -10,6 +10,7 @@ another thread switch. The reader thread only requests the next reply and detect
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import queue
@@ -22,7 +23,9 @@ import grpc
 
 from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError
 from suffixsvc.transport.channels import Channels, close_channel
+from suffixsvc.transport.identity import ClientIdentity
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport.interface import (
     CHANNEL_OPTIONS,
@@ -48,8 +51,11 @@ class GrpcTransport:
     Connects on first use, after a restart of the service, and in a forked child.
     """
 
-    def __init__(self, target: str, service_uid: int | None = None) -> None:
-        self._target, self._peer = target, service_peer(service_uid)
+    def __init__(self, target: str, config: ClientConfig | None = None) -> None:
+        config = ClientConfig() if config is None else config
+        self._target, self._peer = target, service_peer(config.service_uid)
+        self.identity = config.chosen_identity
+        self.identity.check(target)
         self._ids = itertools.count(1)
         self._closed = False
         self.late_replies = 0
@@ -57,7 +63,9 @@ class GrpcTransport:
         self._begin()
 
     def _begin(self) -> None:
-        self._channels: Channels[grpc.Channel] = Channels(self._target, self._peer, connect, close_channel)
+        self._channels: Channels[grpc.Channel] = Channels(
+            self._target, self._peer, functools.partial(connect, self.identity), close_channel
+        )
         self._lock = threading.RLock()  # a signal's handler may close while its thread holds it
         self._stream: _Stream | None = None
         self._forks = Forks.count
@@ -77,7 +85,7 @@ class GrpcTransport:
         kind = call.method.reply
         with self._channels.use() as held:
             try:
-                reply = start_call(held.channel, call)
+                reply = start_call(held.channel, call, self.identity)
                 if call.take is None:
                     return parse(kind, reply)
                 try:
@@ -181,7 +189,7 @@ class _Stream:
             open_stream: Any = self._held.channel.stream_stream(
                 f"/{SERVICE}/{STREAM.name}", request_serializer=None, response_deserializer=self._receive
             )
-            self._call: Any = open_stream(iter(self._outbox.get, None))
+            self._call: Any = open_stream(iter(self._outbox.get, None), metadata=owner.identity.metadata())
             undo.callback(self.end)  # otherwise gRPC's sender would wait for the outbox without end
             threading.Thread(target=self._read, name="suffixsvc-stream", daemon=True).start()
             undo.pop_all()
@@ -239,9 +247,9 @@ class _Stream:
             self._channels.release(self._held)
 
 
-def connect(address: str) -> grpc.Channel:
-    """A channel to a gRPC address; the argument of ``Channels``."""
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+def connect(identity: ClientIdentity, address: str) -> grpc.Channel:
+    """A channel to a gRPC address, for ``Channels``."""
+    return identity.channel(address, CHANNEL_OPTIONS)
 
 
 def _stream_error(failure: Exception) -> SuffixError:

@@ -18,6 +18,7 @@ from suffixsvc.errors import (
     ServiceUnavailableError,
     SuffixError,
 )
+from suffixsvc.transport.identity import ClientIdentity
 from suffixsvc.transport.peer_credentials import ExpectedPeer, resolve_socket_paths
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
@@ -138,10 +139,10 @@ def multicallable(channel: Any, method: Method) -> Any:
     return getattr(channel, method.kind)(path, request_serializer=serialize, response_deserializer=None)
 
 
-def start_call(channel: Any, call: Call) -> Any:
+def start_call(channel: Any, call: Call, identity: ClientIdentity) -> Any:
     """Begin a call."""
     request = call.request if isinstance(call.request, Message) else iter(call.request)
-    return multicallable(channel, call.method)(request, timeout=call.timeout_s)
+    return multicallable(channel, call.method)(request, timeout=call.timeout_s, metadata=identity.metadata())
 
 
 def timed_out(timeout_s: float) -> ServiceTimeoutError:

@@ -1,8 +1,9 @@
 """Folder of fetched segment files, bounded in bytes and shared by the processes of one user.
 
 FOLDER/
-  9f86..08.seg     a whole, checked segment; the name is the digest of its header
-  9f86..08.part    a file that is being fetched: locked by its writer, continued by the next one
+  77ab..1c-9f86..08.seg     a whole, checked segment; the name is a hash of its namespace's path and the
+                            digest of its header
+  77ab..1c-9f86..08.part    a file that is being fetched: locked by its writer, continued by the next one
 
 A file gets its name after its bytes are durable and checked. When the folder is full, the files that were
 used least recently are deleted. Another process may delete one that is mapped here: mapped files stay valid.
@@ -53,6 +54,11 @@ def has_digest(file: IO[bytes], digest: bytes) -> bool:
     return xxhash.xxh3_128_digest(file.read(HEADER_BYTES)) == digest
 
 
+def stem(namespace: str, digest: bytes = b"") -> str:
+    """The name of a namespace's file with a digest, or the beginning of the names of all its files."""
+    return f"{xxhash.xxh3_128_hexdigest(namespace.encode())}-{digest.hex()}"
+
+
 class SegmentCache:
     """The cache folder. Thread-safe; several processes use one folder.
 
@@ -77,9 +83,9 @@ class SegmentCache:
         self._folder = folder
         self._limit = limit_bytes
 
-    def find(self, record: SegmentRecord, digest: bytes) -> Path | None:
+    def find(self, namespace: str, record: SegmentRecord, digest: bytes) -> Path | None:
         """The whole file of a digest, and mark it as used; None if the cache does not have it."""
-        path = self._folder / f"{digest.hex()}{_WHOLE}"
+        path = self._folder / f"{stem(namespace, digest)}{_WHOLE}"
         try:
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size == record.file_bytes and has_digest(file, digest):
@@ -87,20 +93,27 @@ class SegmentCache:
                     return path
         except FileNotFoundError:
             return None
-        self.remove(digest)
+        self.remove(namespace, digest)
         return None
 
-    def remove(self, digest: bytes) -> None:
+    def remove(self, namespace: str, digest: bytes) -> None:
         """Delete the file of a digest."""
-        (self._folder / f"{digest.hex()}{_WHOLE}").unlink(missing_ok=True)
+        (self._folder / f"{stem(namespace, digest)}{_WHOLE}").unlink(missing_ok=True)
+
+    def discard(self, namespace: str) -> int:
+        """Delete all files of a namespace, also those of other processes; returns how many."""
+        discarded = [path for path, _ in self._files() if path.name.startswith(stem(namespace))]
+        for path in discarded:
+            path.unlink(missing_ok=True)
+        return len(discarded)
 
     def fetch(
-        self, record: SegmentRecord, digest: bytes, fetch: Fetch, in_use: Collection[str]
+        self, namespace: str, record: SegmentRecord, digest: bytes, fetch: Fetch, in_use: Collection[str]
     ) -> Path | None:
         """Fetch a file, or the rest of one whose fetching was interrupted.
 
         Args:
-            in_use: digests, in hexadecimal, of files that are not deleted to make room.
+            in_use: stems of files that are not deleted to make room.
 
         Returns:
             Its path; None: another process is fetching it.
@@ -109,7 +122,8 @@ class SegmentCache:
             StoreFullError: there is no room for it; SegmentCorruptError: what was sent is not the segment.
             OSError: the file system failed. SuffixError: of ``fetch``; what was received is kept.
         """
-        partial = self._folder / f"{digest.hex()}{_PARTIAL}"
+        name = stem(namespace, digest)
+        partial = self._folder / f"{name}{_PARTIAL}"
         whole = partial.with_suffix(_WHOLE)
         with _locked(partial) as file:
             if file is None:
@@ -118,7 +132,7 @@ class SegmentCache:
                 partial.unlink(missing_ok=True)
                 return whole
             try:
-                self._make_room(record.file_bytes, {*in_use, digest.hex()})
+                self._make_room(record.file_bytes, {*in_use, name})
                 _receive(file, record, digest, fetch)
                 Segment(partial).check()
                 os.fsync(file.fileno())

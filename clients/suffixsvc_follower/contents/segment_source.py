@@ -20,7 +20,7 @@ from pathlib import Path
 from suffixsvc.core.segments import Segment
 from suffixsvc.errors import StoreError, SuffixError
 from suffixsvc.types import OutputId, SegmentRecord
-from suffixsvc_follower.contents.segment_cache import SegmentCache, default_cache_folder, has_digest
+from suffixsvc_follower.contents.segment_cache import SegmentCache, default_cache_folder, has_digest, stem
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class SegmentSource:
         self._fetch = fetch
         self._lock = threading.Lock()
         self._cache: SegmentCache | None = None
-        #: digests, in hexadecimal, of the files that were opened from the cache and not released
+        #: stems of the files that were opened from the cache and not released
         self._in_use: set[str] = set()
 
     def open(
@@ -88,34 +88,55 @@ class SegmentSource:
             )
             return None
 
-    def release(self, digests: Iterable[bytes]) -> None:
+    def release(self, namespace: str, digests: Iterable[bytes]) -> None:
         """These segments are not used any more: the cache may delete their files."""
         with self._lock:
-            self._in_use.difference_update(digest.hex() for digest in digests)
+            self._in_use.difference_update(stem(namespace, digest) for digest in digests)
+
+    def discard(self, namespace: str) -> None:
+        """Delete what the cache has of a namespace: this process may hold nothing of it any more."""
+        with self._lock:
+            self._in_use = {each for each in self._in_use if not each.startswith(stem(namespace))}
+            if self._cache is None and not (self._folder or default_cache_folder()).is_dir():
+                return
+        try:
+            discarded = self._opened_cache().discard(namespace)
+        except (SuffixError, OSError) as error:
+            log.warning("fetched segments of namespace %s cannot be deleted: %s", namespace, error)
+            return
+        if discarded:
+            log.info("%d fetched segments of namespace %s were deleted", discarded, namespace)
+
+    def _opened_cache(self) -> SegmentCache:
+        with self._lock:
+            if self._cache is None:
+                self._cache = SegmentCache(self._folder or default_cache_folder(), self._limit)
+            return self._cache
 
     def _open_cached(
         self, namespace: str, record: SegmentRecord, digest: bytes, deleted: list[OutputId]
     ) -> Segment | None:
+        cache = self._opened_cache()
         with self._lock:
-            if self._cache is None:
-                self._cache = SegmentCache(self._folder or default_cache_folder(), self._limit)
-            cache, in_use = self._cache, set(self._in_use)
-        path = cache.find(record, digest)
+            in_use = set(self._in_use)
+        path = cache.find(namespace, record, digest)
         if path is not None:
             try:
-                return self._opened(path, digest, deleted)
+                return self._opened(namespace, path, digest, deleted)
             except StoreError:
-                cache.remove(digest)  # its header is whole and its tables are not: fetch it again
-        path = cache.fetch(record, digest, lambda offset: self._fetch(namespace, record.name, offset), in_use)
+                cache.remove(namespace, digest)  # its header is whole and its tables are not: fetch it again
+        path = cache.fetch(
+            namespace, record, digest, lambda offset: self._fetch(namespace, record.name, offset), in_use
+        )
         if path is None:
             log.info("another process is fetching segment %s of namespace %s", record.name, namespace)
             return None
-        return self._opened(path, digest, deleted)
+        return self._opened(namespace, path, digest, deleted)
 
-    def _opened(self, path: Path, digest: bytes, deleted: list[OutputId]) -> Segment:
+    def _opened(self, namespace: str, path: Path, digest: bytes, deleted: list[OutputId]) -> Segment:
         segment = Segment(path, deleted)
         with self._lock:
-            self._in_use.add(digest.hex())
+            self._in_use.add(stem(namespace, digest))
         return segment
 
 

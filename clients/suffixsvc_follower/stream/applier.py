@@ -7,7 +7,7 @@ import math
 from typing import Final
 
 from suffixsvc import wire
-from suffixsvc.errors import ProtocolError, UnsupportedVersionError
+from suffixsvc.errors import PermissionDeniedError, ProtocolError, UnsupportedVersionError
 from suffixsvc.log_types import Deletion, LogPosition, NamespaceContents, covers
 from suffixsvc.log_wire import WATCH_PROTOCOL, output_from_proto, position_from_proto, sealed_from_proto
 from suffixsvc.v1 import watch_pb2 as pb
@@ -111,6 +111,12 @@ class Applier:
                 entry.clear()
             self._not_continued = set()
 
+    def discard(self) -> None:
+        """Hold nothing of what others wrote, on the disk neither: this process has lost its identity."""
+        self.clear()
+        for entry in self._table.values():
+            self._opener.discard(entry.path)
+
     # ----------------------------------------------------------------------------------------- contents
 
     def _begin_contents(self, message: pb.NamespaceContents) -> None:
@@ -200,6 +206,8 @@ class Applier:
             return
         self.drop(entry)
         entry.refused = wire.error_from_detail(message.error)
+        if isinstance(entry.refused, PermissionDeniedError):
+            self._opener.discard(entry.path)
         entry.ready.set()  # nothing will come: waiters end
         log.warning("namespace %s is not followed: %s", entry.path, entry.refused)
 

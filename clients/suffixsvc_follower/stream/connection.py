@@ -11,6 +11,7 @@ import time
 from typing import Final
 
 from suffixsvc.errors import (
+    AccessError,
     ProtocolError,
     ServiceTimeoutError,
     ServiceUnavailableError,
@@ -161,6 +162,8 @@ class Connection(ClosedOnExit):
                 return
             if isinstance(error, ProtocolError):
                 self._applier.clear()  # what was applied is not what the service sent
+            if isinstance(error, AccessError):
+                self._applier.discard()
             refused = self._ended(error)
             if time.monotonic() - started > _LONGEST_PAUSE:
                 pause, logged = _FIRST_PAUSE, False

@@ -61,7 +61,7 @@ class SegmentOpener(ClosedOnExit):
             and not each.segment.corrupt
             and before.get(each.record.name) == digests.get(each.record.name)
         }
-        self._source.release(set(before.values()) - set(digests.values()))
+        self._source.release(entry.path, set(before.values()) - set(digests.values()))
         found = (self._open(entry, each, fetch=False) for each in sealed.segments if each.name not in held)
         return [each for each in found if each is not None]
 
@@ -69,6 +69,10 @@ class SegmentOpener(ClosedOnExit):
         """Begin to fetch what a namespace lacks, in the background, if anything is missing."""
         if entry.copy.missing_segments():
             self._task.wake()
+
+    def discard(self, path: str) -> None:
+        """Delete what was fetched of a namespace that this process may not follow any more."""
+        self._source.discard(path)
 
     def close(self) -> None:
         """End the thread. Idempotent."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from suffixsvc.core import new_learner
+from suffixsvc.index.namespace_stats import StepCounts
 from suffixsvc.log_types import LogPosition
 from suffixsvc.log_wire import pack_ids, position_to_proto
 from suffixsvc.v1 import watch_pb2 as pb
@@ -18,18 +19,11 @@ from suffixsvc_follower.stream.followed import Followed, FollowedTable
 LEARNED_SECONDS: Final = 60.0
 
 
-class _Counts(NamedTuple):
-    num_steps: int = 0
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-
-
 @dataclass(slots=True)
 class _Reported:
     """What was reported of a namespace; ``steps`` and ``at`` are of the last report of what was learned."""
 
-    counts: _Counts = field(default_factory=_Counts)
+    counts: StepCounts = field(default_factory=StepCounts)
     steps: int = 0
     at: float = field(default_factory=time.monotonic)
 
@@ -57,13 +51,12 @@ class UseReports:
             copy = entry.copy
             report.held_bytes += copy.held_bytes
             report.mapped_bytes += copy.mapped_bytes
-            counters = copy.counters
-            now = _Counts(counters.steps, counters.drafts, counters.drafted, counters.accepted)
+            now = StepCounts.of(copy.counters)
             reported = self._reported.setdefault(entry, _Reported())
             learned = self._learned(entry, reported, now.num_steps, last=last)
             used = copy.take_used()
             if now != reported.counts or used or learned:
-                more = {name: getattr(now, name) - getattr(reported.counts, name) for name in _Counts._fields}
+                more = now.since(reported.counts)._asdict()
                 report.used.add(namespace=entry.path, output_ids=pack_ids(used), learned=learned, **more)
             reported.counts = now
         return report

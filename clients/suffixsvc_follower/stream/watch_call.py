@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,7 +12,9 @@ import grpc
 from suffixsvc.errors import ServiceUnavailableError, UnsupportedVersionError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.transport.channels import Channels, close_channel
+from suffixsvc.transport.identity import ClientIdentity
 from suffixsvc.v1 import watch_pb2
+from suffixsvc_client import ClientConfig
 from suffixsvc_client.protocol.effects import METHODS
 from suffixsvc_client.transport.grpc_sync import connect
 from suffixsvc_client.transport.interface import (
@@ -30,30 +33,32 @@ class WatchChannel(ClosedOnExit):
 
     Args:
         target: ``unix:PATH`` or ``HOST:PORT``.
-        service_uid: see ``ClientConfig``.
+        config: whose ``service_uid`` and ``identity`` apply.
 
     Raises:
         InvalidConfigError: ``target`` is not an address.
     """
 
-    def __init__(self, target: str, service_uid: int | None) -> None:
+    def __init__(self, target: str, config: ClientConfig) -> None:
+        self._identity = config.chosen_identity
+        self._identity.check(target)
         self._channels: Channels[grpc.Channel] = Channels(
             target,
-            service_peer(service_uid),
-            connect,
+            service_peer(config.service_uid),
+            functools.partial(connect, self._identity),
             close_channel,
         )
 
     def watch(self) -> WatchCall:
         """Begin a call of Watch. ServiceUnavailableError: no process listens, or the channel is closed."""
-        return WatchCall(self._channels)
+        return WatchCall(self._channels, self._identity)
 
     def fetch(self, namespace: str, name: str, offset: int) -> Iterable[bytes]:
         """The bytes of a segment file from an offset on. SuffixError: it cannot be fetched."""
         request = watch_pb2.FetchSegmentRequest(namespace=namespace, name=name, offset=offset)
         method = METHODS[watch_pb2.FetchSegmentRequest]
         with self._channels.use() as held:
-            call = multicallable(held.channel, method)(request)
+            call = multicallable(held.channel, method)(request, metadata=self._identity.metadata())
             try:
                 for data in call:
                     yield parse(watch_pb2.FetchSegmentReply, data).data
@@ -70,13 +75,13 @@ class WatchChannel(ClosedOnExit):
 class WatchCall(ClosedOnExit):
     """One call of Watch; see :class:`WatchChannel`."""
 
-    def __init__(self, channels: Channels[grpc.Channel]) -> None:
+    def __init__(self, channels: Channels[grpc.Channel], identity: ClientIdentity) -> None:
         self._channels = channels
         self._requests: queue.SimpleQueue[watch_pb2.WatchRequest | None] = queue.SimpleQueue()
         self._held = channels.acquire()
         try:
             begin = multicallable(self._held.channel, METHODS[watch_pb2.WatchRequest])
-            self._call: Any = begin(iter(self._requests.get, None))
+            self._call: Any = begin(iter(self._requests.get, None), metadata=identity.metadata())
         except BaseException as error:
             channels.release(self._held)
             if isinstance(error, (RuntimeError, ValueError)):  # no thread; the channel was closed

@@ -44,6 +44,11 @@ class SentSession:
         return len(self._native) != self._recorded
 
     @property
+    def unacknowledged(self) -> int:
+        """Number of tokens that the service has not acknowledged."""
+        return max(0, len(self._native) - self._recorded) + self.remote.verbs.state.unacknowledged
+
+    @property
     def arrived(self) -> bool:
         """Whether the service has acknowledged what was recorded."""
         return self.remote.verbs.state.acknowledged

@@ -63,6 +63,11 @@ class UnsentCloses:
         return len(self._due)
 
     @property
+    def tokens(self) -> int:
+        """Number of tokens of their sessions."""
+        return self._tokens
+
+    @property
     def outputs(self) -> int:
         """How many of them have an output."""
         with self._changed:

@@ -123,6 +123,14 @@ class Uplink(ClosedOnExit):
         with self._lock:
             return not (self._sessions or self.abandoned or len(self._unsent))
 
+    @property
+    def unacknowledged_tokens(self) -> int:
+        """Tokens of sessions that the service has not acknowledged, and all of those sessions whose close it
+        has not answered."""
+        with self._lock:
+            sessions = list(self._sessions)
+        return sum(session.unacknowledged for session in sessions) + self._unsent.tokens
+
     def close(self, seconds: float = 0.0) -> None:
         """Wait for the closes that were begun, at most so long, and end the threads. Idempotent.
 

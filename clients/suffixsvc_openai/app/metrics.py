@@ -13,6 +13,15 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from suffixsvc.metric_definitions import (
+    ACCEPTED_TOKENS_BY_SOURCE,
+    DRAFT_TOKENS_BY_SOURCE,
+    DRAFTS_BY_SOURCE,
+    NUM_ACCEPTED_TOKENS,
+    NUM_DRAFT_TOKENS,
+    NUM_DRAFTS,
+    Metric,
+)
 from suffixsvc_driver.decode.generation import Result
 from suffixsvc_driver.decode.requests import Outcome
 from suffixsvc_driver.speculation.accounting import EVIDENCE
@@ -67,22 +76,16 @@ class Metrics:
         for reason in NotStored:  # a rate needs a first value
             self._not_stored(str(reason))
 
-        self._drafts = self._counter("spec_decode_num_drafts", "Steps with a draft.")
-        self._drafted = self._counter("spec_decode_num_draft_tokens", "Drafted tokens.")
-        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Accepted drafted tokens.")
+        self._drafts = self._shared(NUM_DRAFTS)()
+        self._drafted = self._shared(NUM_DRAFT_TOKENS)()
+        self._accepted = self._shared(NUM_ACCEPTED_TOKENS)()
         self._by_position = self._counters(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the draft.", "position"
         )
         self._by_source = self._counters("spec_decode_tokens_by_source", "Generated tokens.", "source")
-        self._drafts_by_source = self._counters(
-            "spec_decode_num_drafts_by_source", "Steps with a drafted token of the source.", "source"
-        )
-        self._drafted_by_source = self._counters(
-            "spec_decode_num_draft_tokens_by_source", "Drafted tokens.", "source"
-        )
-        self._accepted_by_source = self._counters(
-            "spec_decode_num_accepted_tokens_by_source", "Accepted drafted tokens.", "source"
-        )
+        self._drafts_by_source = self._shared(DRAFTS_BY_SOURCE)
+        self._drafted_by_source = self._shared(DRAFT_TOKENS_BY_SOURCE)
+        self._accepted_by_source = self._shared(ACCEPTED_TOKENS_BY_SOURCE)
 
         self._whole = self._histogram("e2e_request_latency_seconds", "From the request to its end.", _ANSWER)
         self._queue = self._histogram("request_queue_time_seconds", "From the request to a lane.", _ANSWER)
@@ -114,6 +117,10 @@ class Metrics:
         """Return a function of the values of ``labels``."""
         made = Counter(f"{_PREFIX}:{name}", text, (*_LABELS, *labels), registry=self._registry)
         return partial(made.labels, *self._labels)
+
+    def _shared(self, metric: Metric) -> Callable[..., Counter]:
+        """A counter that the service has, too."""
+        return self._counters(metric.name, metric.help, *metric.labels)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         made = Histogram(f"{_PREFIX}:{name}", text, _LABELS, registry=self._registry, buckets=buckets)

@@ -21,9 +21,9 @@ from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.runtime.log_output import queued_log_output
 from suffixsvc.runtime.server_lifecycle import (
     remove_ready_file,
+    report_ready,
     require_writable_ready_file,
     stop_signal,
-    write_ready_file,
 )
 from suffixsvc.transport.loopback import host_and_port, require_loopback, resolve
 from suffixsvc_openai.app.application import create_application
@@ -169,7 +169,7 @@ def serve_until_signal(settings: ServerSettings) -> None:
         server.start()
         here = f"http://{server.address}"
         _log.info("ready", address=f"{here}/v1", page=f"{here}/", model=settings.model)
-        write_ready_file(settings.ready_file, addresses=[server.address])
+        report_ready(settings.ready_file, addresses=[server.address])
         while not wait_for_stop(_WATCH_SECONDS):
             server.require_http()
         load = server.service.engine.load

@@ -24,7 +24,6 @@ from suffixsvc.errors import (
     ServiceTimeoutError,
     SuffixError,
     UnknownNamespaceError,
-    UnknownOutputError,
 )
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.types import Backend, BackendSession, Mode, OutputId
@@ -260,9 +259,9 @@ class Memory(ClosedOnExit):
     def _forget(self, path: str, output: OutputId | None) -> None:
         """Delete an output, if it still exists."""
         if output is not None:
-            namespace: Any = self._backend.namespace(path)  # both backends' can forget
-            with suppress(UnknownOutputError, UnknownNamespaceError):
-                namespace.forget(output)
+            namespace: Any = self._backend.namespace(path)  # of any backend
+            with suppress(UnknownNamespaceError):
+                namespace.delete(output_ids=[output], superseded=True)
 
     def stored(self, principal: str) -> list[Stored]:
         """Return the namespaces of a principal that have outputs, the largest first.

@@ -91,7 +91,7 @@ class Evictor:
         """
         self._usage.refresh(index)
         lru = index.lru
-        if lru is None or not self._excess(index, lru, caused)[0]:
+        if lru is None or not index.quota.evicts or not self._excess(index, lru, caused)[0]:
             return 0
         with lru.eviction_lock:
             self.note_drafts(index)
@@ -134,7 +134,10 @@ class Evictor:
     def _evict(self, index: NamespaceIndex, lru: LruIndex, outputs: Sequence[OutputId]) -> int:
         ids = " ".join(map(str, outputs))
         self._sync_point(f"evict-chosen {ids}")
+        idle = lru.idle_seconds(outputs, self._store.clock.now_us())
         evicted = self._forget(index.path, outputs)
+        if index.use is not None:
+            index.use.idle_seconds.observe(idle)
         lru.remove(outputs)  # all of them: another caller may have deleted some
         self._sync_point(f"evict-done {ids}")
         index.count_evicted(evicted)
@@ -163,7 +166,7 @@ class Evictor:
         expired = 0
         for index in indexes:
             ttl, lru = index.quota.policy.ttl_seconds, index.lru
-            if not ttl or lru is None:
+            if not ttl or lru is None or not index.quota.evicts:
                 continue
             with _unless_deleted(index):
                 self._load_lru(index.path, lru)
@@ -187,10 +190,10 @@ class Evictor:
     # ------------------------------------------------------------------------------------------- persistence
 
     def note_drafts(self, index: NamespaceIndex) -> None:
-        """Record in the LRU order which outputs drafts were taken from."""
-        if index.lru is not None:
+        """Record which outputs drafts were taken from, in the LRU order if there is one."""
+        if index.lru is not None and index.quota.evicts:
             self._load_lru(index.path, index.lru)
-            index.note_drafts()
+        index.note_drafts()
 
     def _load_lru(self, path: str, lru: LruIndex) -> None:
         """Add the outputs of earlier processes to an LRU order.
@@ -233,7 +236,7 @@ class Evictor:
 
     def _save(self, index: NamespaceIndex) -> None:
         self.note_drafts(index)
-        if index.lru is None or not index.lru.dirty:
+        if index.lru is None or not index.quota.evicts or not index.lru.dirty:
             return
         order = index.lru.save()
         try:

@@ -129,7 +129,7 @@ class QuotaManager:
         most = min(limit, usage.limit - usage.limit // SESSIONS_SHARE or UNLIMITED)
         if size > most:
             raise _outputs_too_large(index.path, len(outputs), size, most)
-        size_pinned = sum(predicted_bytes(each) for each in outputs if index.lru is None or each.corpus)
+        size_pinned = sum(predicted_bytes(each) for each in outputs if not quota.evicts or each.corpus)
         self.evictor.note_drafts(index)  # drafts before this write are older than it
         usage.refresh(index)
         stored_pinned = _pinned_bytes(index)
@@ -156,7 +156,7 @@ class QuotaManager:
 def _pinned_bytes(index: NamespaceIndex) -> int:
     """Bytes of a namespace that are never evicted."""
     lru = index.lru
-    if lru is None:
+    if lru is None or not index.quota.evicts:
         return index.usage().bytes
     outputs, tokens = lru.pinned
     if not outputs:

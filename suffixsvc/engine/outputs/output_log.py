@@ -27,7 +27,7 @@ from suffixsvc.engine.limits.quota_manager import QuotaManager
 from suffixsvc.engine.limits.size_estimates import predicted_bytes
 from suffixsvc.engine.outputs.unindexing import Unindexer
 from suffixsvc.engine.outputs.writes import BulkLoad, LiveWrite
-from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceError
+from suffixsvc.errors import LimitExceededError, NoStoreError, SuffixError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex, OnCommitted
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.runtime.sync_points import SyncPoint
@@ -99,6 +99,13 @@ class OutputLog:
 
         See ``Namespace.add_outputs``.
         """
+        if index.quota.policy.no_store:
+            raise NoStoreError(
+                f"namespace {index.path!r} must permit that outputs are stored",
+                expected="a policy without no_store",
+                got="no_store = true",
+                remedy="Write to another namespace, or change the policy of this one.",
+            )
         self._check(index, outputs)
         with self._close_guard.while_open():
             ids = self._log(index, outputs, tokenizer)
@@ -149,17 +156,17 @@ class OutputLog:
 
     # ------------------------------------------------------------------------------------------- deletion
 
-    def forget(self, path: str, output_id: OutputId) -> None:
-        """Delete one output of a namespace. UnknownOutputError if it does not exist."""
-        with self._close_guard.while_open(), self._removing():
-            self._store.forget(path, output_id)
+    def forget_many(self, path: str, output_ids: Sequence[OutputId], *, erase: bool = False) -> int:
+        """Delete those of a namespace's outputs that exist, in few transactions; returns how many.
 
-    def forget_many(self, path: str, output_ids: Sequence[OutputId]) -> int:
-        """Delete those of a namespace's outputs that exist, in few transactions; returns how many."""
+        Args:
+            erase: request the erasure of their texts from the disk.
+        """
         deleted = 0
         for first in range(0, len(output_ids), _FORGET_BATCH):
             with self._removing():
-                deleted += len(self._store.forget_many(path, output_ids[first : first + _FORGET_BATCH]))
+                batch = output_ids[first : first + _FORGET_BATCH]
+                deleted += len(self._store.forget_many(path, batch, erase=erase))
         return deleted
 
     def expire(self, now: float | None = None) -> int:

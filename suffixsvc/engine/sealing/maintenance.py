@@ -1,4 +1,4 @@
-"""Background thread that seals, merges and repairs while a cache is open.
+"""Background thread that seals, merges, repairs and erases while a cache is open.
 
 It runs once a second, does one thing at a time, and holds no lock that steps or commits need. Failures are
 logged, counted and retried with exponential back-off per namespace; drafting continues with what is there. No
@@ -19,6 +19,7 @@ import structlog
 
 from suffixsvc.core.segments import reinstall_sigbus_handler
 from suffixsvc.engine.catalog import Catalog
+from suffixsvc.engine.sealing.eraser import Eraser
 from suffixsvc.engine.sealing.sealer import Sealer
 from suffixsvc.engine.sealing.tiering import MAX_SEGMENTS
 from suffixsvc.errors import SegmentCancelledError, StoreClosedError, StoreFullError, SuffixError
@@ -51,6 +52,7 @@ class Maintenance:
         catalog: the namespaces of the cache.
         batch_tokens: hot tokens of a namespace from which it is sealed.
         finish_removals: removes texts of deleted outputs that are still indexed, as after an interrupt.
+        eraser: erases deleted texts from the disk.
         start: start the thread.
 
     Attributes:
@@ -64,13 +66,14 @@ class Maintenance:
         catalog: Catalog,
         batch_tokens: int,
         finish_removals: Callable[[], object],
+        eraser: Eraser,
         *,
         start: bool = True,
     ) -> None:
         self.sealer = sealer
         self._catalog = catalog
         self.batch_tokens = batch_tokens
-        self._finish_removals = finish_removals
+        self._finish_removals, self._eraser = finish_removals, eraser
         self._pid = os.getpid()
         self._work_lock = threading.RLock()
         self._sealed = AtomicCondition()
@@ -122,6 +125,9 @@ class Maintenance:
         for index in indexes:
             self._maintain(index)
         self._seal_largest(indexes)
+        if self._eraser.due() and not self._stopping:
+            with self.work():
+                self._eraser.run()
         if not any(self._paused(index) for index in indexes):
             self._failures_in_a_row, self._last_success = 0, time.time()
 

@@ -121,6 +121,18 @@ class Sealer:
                 self._merge(index, run)
         return len(index.sealed())
 
+    def purge(self, index: NamespaceIndex) -> None:
+        """Rewrite the segments that hold deleted outputs. Raises as :meth:`seal`."""
+        if index.deleted:
+            return
+        self.loader.repair(index)
+        self.loader.discard(index, ())
+        if index.maintenance.undropped:
+            raise index.maintenance.undropped[0][1]
+        for each in index.sealed():
+            if each.outputs < each.record.outputs:
+                self._merge(index, [each])
+
     def _sizes(self, path: str, sealed: Sequence[Sealed]) -> list[Size]:
         sizes = []
         end = 0

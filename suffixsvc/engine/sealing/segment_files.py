@@ -75,6 +75,31 @@ def sweep(folder: Path, keep: Collection[str]) -> None:
             log.warning("a foreign file in the folder of segments is left as it is", file=entry.path)
 
 
+def remove_all_but(folder: Path, keep: Collection[str]) -> None:
+    """Remove the segment files that are in no manifest, of any version; foreign files stay.
+
+    Args:
+        folder: the folder of segments, which need not exist.
+        keep: names of the files in manifests.
+
+    Raises:
+        StoreError: a file cannot be removed.
+    """
+    try:
+        for entry in list(os.scandir(folder)):
+            named = _NAME.fullmatch(entry.name) or _TEMPORARY.fullmatch(entry.name)
+            if named and entry.name not in keep and entry.is_file(follow_symlinks=False):
+                Path(entry.path).unlink(missing_ok=True)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(
+            f"segment files of {folder} must be removable",
+            got=str(error),
+            remedy="Make it a directory that this user may read and write.",
+        ) from error
+
+
 def _is_ours(entry: os.DirEntry[str]) -> bool:
     if not entry.is_file(follow_symlinks=False):
         return False

@@ -1,4 +1,4 @@
-"""Server interceptor: admits calls, parses their requests and maps errors to gRPC statuses.
+"""Server interceptor: authenticates and admits calls, parses their requests, maps errors to gRPC statuses.
 
 Servicers raise and never catch. All calls, including health and reflection, are handled as streams of bytes,
 even if the method has a single request: a call that never sends its request then still acquires a permit of
@@ -17,8 +17,13 @@ import grpc
 import structlog
 
 from suffixsvc import wire
+from suffixsvc.access.caller import Caller
+from suffixsvc.access.control import AccessControl
+from suffixsvc.access.grpc_calls import LiveCalls, caller_of
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.runtime.request_ids import REQUEST_ID
 from suffixsvc.service.calls.admission import CHECK, MAX_REFLECTIONS, MAX_UPLOADS, Admission, CallPermit
+from suffixsvc.service.calls.call_context import call_context
 from suffixsvc.service.calls.stalls import StalledCalls, TimedMessages
 from suffixsvc.service.messages.elements import SMALL_BYTES
 from suffixsvc.service.messages.errors import as_suffix_error
@@ -34,6 +39,7 @@ CHECK_SECONDS = 5.0
 BETWEEN_MESSAGES_SECONDS = 30.0
 
 _OURS: Final = "/suffixsvc.v1.SuffixCache/"
+_HEALTH: Final = "/grpc.health.v1.Health/"
 _STREAM: Final = _OURS + "Stream"
 _WATCH: Final = _OURS + "Watch"
 
@@ -49,8 +55,14 @@ class CallInterceptor(grpc.ServerInterceptor):
     """
 
     def __init__(
-        self, admission: Admission, readers: Mapping[str, Callable[[bytes], Any]], stalled: StalledCalls
+        self,
+        access: AccessControl,
+        admission: Admission,
+        readers: Mapping[str, Callable[[bytes], Any]],
+        stalled: StalledCalls,
     ) -> None:
+        self._access = access
+        self.live_calls = LiveCalls(access)
         self._admission = admission
         self._readers = readers
         self._stalled = stalled
@@ -83,14 +95,18 @@ class CallInterceptor(grpc.ServerInterceptor):
             handler.unary_unary or handler.stream_unary or handler.unary_stream or handler.stream_stream
         )
 
+        def admitted(data: Iterator[bytes], caller: tuple[Caller, ...]) -> Iterator[bytes]:
+            # messages of Stream are admitted one by one, because each has a reply (Handlers.message_bytes)
+            return data if method == _STREAM or not caller else map(caller[0].admit, data)
+
         def answer(data: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            with self._admitted(method, context) as permit:
-                return call(argument(data, context, permit), context)
+            with self._admitted(method, context) as (permit, caller):
+                return call(argument(admitted(data, caller), context, permit), context, *caller)
 
         def answer_stream(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._admitted(method, context) as permit:
-                    yield from call(argument(data, context, permit), context)
+                with self._admitted(method, context) as (permit, caller):
+                    yield from call(argument(admitted(data, caller), context, permit), context, *caller)
             except grpc.RpcError:
                 return  # the client disconnected; its sessions stay open until they are resumed or expire
 
@@ -101,15 +117,31 @@ class CallInterceptor(grpc.ServerInterceptor):
         return grpc.stream_unary_rpc_method_handler(answer, response_serializer=serialize)
 
     @contextlib.contextmanager
-    def _admitted(self, method: str, context: grpc.ServicerContext) -> Iterator[CallPermit]:
-        """Hold a permit for the block; answer its error, unless the client disconnected while sending."""
-        try:
-            with self._admission.acquire(method, context.cancel) as permit:
-                yield permit
-        except grpc.RpcError:
-            raise
-        except Exception as error:
-            _abort(error, method, context)
+    def _admitted(
+        self, method: str, context: grpc.ServicerContext
+    ) -> Iterator[tuple[CallPermit, tuple[Caller, ...]]]:
+        """Authenticate a call, then hold a permit for the block; answer its error, unless the client
+        disconnected while sending.
+
+        Yields:
+            The permit, and the arguments that the method has after its context: the caller of one of ours.
+        """
+        with call_context(method, context) as request_id:
+            try:
+                if method.startswith(_HEALTH):  # probes have no identity, and learn a state only
+                    with self._admission.acquire(method, context.cancel) as permit:
+                        yield permit, ()
+                    return
+                caller = caller_of(context, self._access)
+                with (
+                    self._admission.acquire(method, context.cancel) as permit,
+                    self.live_calls.registered(context, caller),
+                ):
+                    yield permit, (caller,) if method.startswith(_OURS) else ()
+            except grpc.RpcError:
+                raise
+            except Exception as error:
+                _abort(error, method, context, request_id)
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -180,12 +212,12 @@ def _read_small(parse: Callable[[bytes], Any] | None, data: bytes) -> Any:
     return data if parse is None else parse(data)
 
 
-def _abort(error: Exception, method: str, context: grpc.ServicerContext) -> NoReturn:
+def _abort(error: Exception, method: str, context: grpc.ServicerContext, request_id: str) -> NoReturn:
     typed = as_suffix_error(error, method)
     code, status = wire.status_of(typed)
     name = types_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
-    log.info("call refused", method=method, code=name, error=str(typed))
-    context.set_trailing_metadata(
-        ((wire.ERROR_METADATA_KEY, wire.detail_from_error(typed).SerializeToString()),)
-    )
+    # not what was expected and got, which can be tokens
+    log.info("call refused", code=name, error=typed.message)
+    detail = wire.detail_from_error(typed).SerializeToString()
+    context.set_trailing_metadata(((wire.ERROR_METADATA_KEY, detail), (REQUEST_ID, request_id)))
     context.abort(grpc.StatusCode[status], typed.message[:1000])

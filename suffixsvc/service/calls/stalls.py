@@ -22,6 +22,7 @@ import grpc
 import structlog
 
 from suffixsvc.errors import ServiceTimeoutError
+from suffixsvc.service.calls.call_context import of_this_call
 from suffixsvc.service.messages.errors import shutting_down_error
 
 log = structlog.get_logger(__name__)
@@ -38,8 +39,8 @@ class StalledCalls:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: deadline, call, method and reason of each wait
-        self._waiting: dict[object, tuple[float, grpc.ServicerContext, str, str]] = {}
+        #: deadline, call, reason, and context of the log line of each wait
+        self._waiting: dict[object, tuple[float, grpc.ServicerContext, str, dict[str, Any]]] = {}
 
     @contextlib.contextmanager
     def deadline(
@@ -48,7 +49,8 @@ class StalledCalls:
         """Cancel the call if the block takes longer than ``seconds``; ``why`` is logged."""
         key = object()
         with self._lock:
-            self._waiting[key] = time.monotonic() + seconds, context, method, why
+            about = {"method": method, **of_this_call()}
+            self._waiting[key] = time.monotonic() + seconds, context, why, about
         try:
             yield
         finally:
@@ -61,12 +63,12 @@ class StalledCalls:
         with self._lock:
             overdue = [key for key, (deadline, *_) in self._waiting.items() if deadline <= now]
             waits = [self._waiting.pop(key) for key in overdue]
-        for _, context, method, why in waits:
+        for _, context, why, about in waits:
             # one by one: an exception must not leave the calls after it without a deadline
             with contextlib.suppress(Exception):
                 context.cancel()
             with contextlib.suppress(Exception):
-                log.info("a call was cancelled at its deadline", method=method, why=why)
+                log.info("a call was cancelled at its deadline", **about, why=why)
         return len(waits)
 
 

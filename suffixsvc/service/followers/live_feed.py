@@ -61,6 +61,11 @@ class Subscriber:
         #: live text was dropped: the follower has to begin again
         self.lost = False
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be taken."""
+        return self._bytes
+
     def offer(self, path: str, messages: list[bytes]) -> None:
         """Queue messages of a namespace, or drop all that waits where they are too many."""
         size = sum(map(len, messages))
@@ -236,14 +241,14 @@ class LiveFeed:
             for entry in self._table.entries():
                 path, session = entry.identity[0], entry.session
                 if session is not None and path in self._namespaces:
-                    live.setdefault(path, {})[entry.session_id] = session, entry.follower_id
+                    live.setdefault(path, {})[entry.name.stored] = session, entry.follower
             return sum(
                 self._hand_out(path, self._namespaces[path], sessions) for path, sessions in live.items()
             )
 
     def _live_of(self, path: str) -> _Live:
         return {
-            entry.session_id: (session, entry.follower_id)
+            entry.name.stored: (session, entry.follower)
             for entry in self._table.entries()
             if entry.identity[0] == path and (session := entry.session) is not None
         }

@@ -12,11 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from suffixsvc.access.caller import Caller
 from suffixsvc.log_types import LogPosition
 from suffixsvc.types import DeletionReceipt, FollowerName, OutputId
 
 #: followers that are not connected any more, of which the registry keeps the newest
 _MAX_VANISHED: Final = 256
+
+
+def _nothing() -> int:
+    return 0
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +30,7 @@ class Follower:
 
     Attributes:
         name: its id and description.
+        caller: whose follower it is.
         wake: makes its stream look at the log again.
         replaced: ends its stream, because another one of the same follower began.
         namespaces: what it follows, in the order of the requests.
@@ -34,9 +40,13 @@ class Follower:
         left_at: time of its end; None while it is connected.
         held_bytes, mapped_bytes: as it reported them.
         live_lost: times that its live text was dropped.
+        unacknowledged_tokens: of its sessions, as it reported.
+        live_queued: returns the bytes of live text that wait to be sent to it.
+        unlearned: how often each namespace had unlearned when the follower last reported what it learned.
     """
 
     name: FollowerName
+    caller: Caller
     wake: Callable[[], None]
     replaced: Callable[[], None]
     reported_at: float
@@ -47,6 +57,9 @@ class Follower:
     held_bytes: int = 0
     mapped_bytes: int = 0
     live_lost: int = 0
+    unacknowledged_tokens: int = 0
+    live_queued: Callable[[], int] = _nothing
+    unlearned: dict[str, int] = field(default_factory=dict)
 
     def may_hold(self, path: str) -> bool:
         """Whether it may draft from a namespace."""
@@ -58,6 +71,7 @@ class FollowerState:
     """A follower at one moment, for statistics; the fields are those of :class:`Follower`."""
 
     name: FollowerName
+    principal: str
     namespaces: tuple[str, ...]
     connected: bool
     applied: OutputId
@@ -65,6 +79,8 @@ class FollowerState:
     held_bytes: int
     mapped_bytes: int
     live_lost: int
+    live_queued_bytes: int
+    unacknowledged_tokens: int
 
 
 class FollowerRegistry:
@@ -77,22 +93,33 @@ class FollowerRegistry:
     def __init__(self, lease_seconds: float) -> None:
         self.lease_seconds = lease_seconds
         self._changed = threading.Condition()
+        #: by principal and id
         self._followers: dict[str, Follower] = {}
         self._closed = False
         #: an LSN that a deletion waits for: streams send the position when they have reached it
         self.awaited: OutputId = 0
+        #: times that live text of a follower was dropped, also of those that have gone
+        self.live_lost = 0
 
     # ------------------------------------------------------------------------------------ by the streams
 
-    def connect(self, name: FollowerName, wake: Callable[[], None], replaced: Callable[[], None]) -> Follower:
+    def connect(
+        self,
+        name: FollowerName,
+        caller: Caller,
+        wake: Callable[[], None],
+        replaced: Callable[[], None],
+        live_queued: Callable[[], int] = _nothing,
+    ) -> Follower:
         """Add a follower whose stream begins; an older stream of the same follower is told to end."""
-        follower = Follower(name, wake, replaced, time.monotonic())
+        follower = Follower(name, caller, wake, replaced, time.monotonic(), live_queued=live_queued)
+        key = caller.scope + name.follower_id
         with self._changed:
-            before = self._followers.pop(name.follower_id, None)
+            before = self._followers.pop(key, None)
             if before is not None:
-                follower.live_lost = before.live_lost
+                follower.live_lost, follower.unlearned = before.live_lost, before.unlearned
                 follower.carried = before.carried | frozenset(before.namespaces)
-            self._followers[name.follower_id] = follower
+            self._followers[key] = follower
         if before is not None and before.left_at is None:
             before.replaced()
         return follower
@@ -101,6 +128,7 @@ class FollowerRegistry:
         """Record the end of a stream."""
         with self._changed:
             follower.left_at = time.monotonic()
+            follower.live_queued = _nothing
             self._forget_vanished()
             self._changed.notify_all()
 
@@ -116,19 +144,28 @@ class FollowerRegistry:
             follower.carried -= {path}
             self._changed.notify_all()
 
-    def report(self, follower: Follower, applied: OutputId, held_bytes: int, mapped_bytes: int) -> None:
+    def report(
+        self,
+        follower: Follower,
+        applied: OutputId,
+        held_bytes: int,
+        mapped_bytes: int,
+        unacknowledged_tokens: int = 0,
+    ) -> None:
         """Record a follower's report."""
         with self._changed:
             follower.reported_at = time.monotonic()
             follower.carried = frozenset()
             follower.applied = max(follower.applied, applied)
             follower.held_bytes, follower.mapped_bytes = held_bytes, mapped_bytes
+            follower.unacknowledged_tokens = unacknowledged_tokens
             self._changed.notify_all()
 
     def count_lost(self, follower: Follower) -> None:
         """Count that a follower's live text was dropped."""
         with self._changed:
             follower.live_lost += 1
+            self.live_lost += 1
 
     # ---------------------------------------------------------------------------------------- by others
 
@@ -140,6 +177,7 @@ class FollowerRegistry:
             return [
                 FollowerState(
                     each.name,
+                    each.caller.principal,
                     tuple(each.namespaces),
                     each.left_at is None,
                     each.applied,
@@ -147,6 +185,8 @@ class FollowerRegistry:
                     each.held_bytes,
                     each.mapped_bytes,
                     each.live_lost,
+                    each.live_queued(),
+                    each.unacknowledged_tokens,
                 )
                 for _, each in sorted(self._followers.items())
                 if not path or each.may_hold(path)

@@ -8,7 +8,7 @@ import numpy as np
 
 from suffixsvc import __version__
 from suffixsvc.errors import InvalidInputError, UnsupportedVersionError
-from suffixsvc.index.namespace_stats import ReportedCounts
+from suffixsvc.index.namespace_stats import StepCounts
 from suffixsvc.log_wire import WATCH_PROTOCOL
 from suffixsvc.service.messages.converters import checked_id
 from suffixsvc.service.messages.elements import too_many_error
@@ -65,7 +65,7 @@ def _check_description(value: str) -> None:
 
 def checked_uses(
     report: watch_pb2.FollowerReport,
-) -> list[tuple[str, list[OutputId], ReportedCounts, bytes]]:
+) -> list[tuple[str, list[OutputId], StepCounts, bytes]]:
     """The uses of namespaces in a report: path, outputs, counters, and what was learned.
 
     Raises:
@@ -83,13 +83,14 @@ def checked_uses(
         left -= len(use.output_ids) // _IDS.itemsize
         if left < 0:
             raise too_many_error("used.output_ids", MAX_USED_OUTPUTS, MAX_USED_OUTPUTS - left, _REPORT_MORE)
-        counts = ReportedCounts(use.num_steps, use.num_drafts, use.num_draft_tokens, use.num_accepted_tokens)
-        if max(counts) >= _MAX_COUNT:
-            raise InvalidInputError(
-                "counters of a report must be those since the last one",
-                expected=f"less than {_MAX_COUNT}",
-                got=max(counts),
-            )
+        counts = StepCounts._make(getattr(use, name) for name in StepCounts._fields)
+        for count in counts:
+            if not 0 <= count < _MAX_COUNT:  # a float can be NaN
+                raise InvalidInputError(
+                    "counters of a report must be those since the last one",
+                    expected=f"0 or more, less than {_MAX_COUNT}",
+                    got=count,
+                )
         ids: list[OutputId] = np.frombuffer(use.output_ids, _IDS).tolist()
         uses.append((use.namespace, [each for each in ids if each <= _LARGEST_ID], counts, use.learned))
     return uses

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator, Iterator
+import time
+from collections.abc import Callable, Collection, Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from suffixsvc import __version__
+from suffixsvc.access.caller import Caller
+from suffixsvc.access.principals import OPERATOR, Right
 from suffixsvc.config import Limits
 from suffixsvc.errors import SuffixError
 from suffixsvc.log_wire import WATCH_PROTOCOL
@@ -69,6 +72,7 @@ class FollowerService:
     def watch(
         self,
         requests: Iterator[pb.WatchRequest],
+        caller: Caller,
         *,
         local: bool,
         on_end: Callable[[Callable[[], None]], bool],
@@ -77,6 +81,7 @@ class FollowerService:
 
         Args:
             requests: the messages of the follower.
+            caller: whose follower it is.
             local: it is on this host.
             on_end: calls its argument when the call ends; False if it has ended already.
 
@@ -87,20 +92,21 @@ class FollowerService:
             ServiceUnavailableError: the service stops, or the follower has another stream.
         """
         hello = checked_hello(next(requests, None))
-        stream = FollowerStream(hello, requests, self._cache.feed, self.registry, self.live)
+        stream = FollowerStream(hello, requests, caller, self._cache.feed, self.registry, self.live)
         with self._lock:
             self._streams.add(stream)
             draining = self._draining
         if draining:
             stream.drain()
         about = {"follower": stream.name.follower_id, "description": stream.name.description}
+        about["principal"] = caller.principal
         log.info("follower connected", **about)
         why: object = "the stream ended"
         try:
             if not on_end(stream.end):
                 return
             stream.start()
-            yield self._welcome(local=local).SerializeToString()
+            yield self._welcome(local=local and caller.principal == OPERATOR).SerializeToString()
             yield from WatchReplies(
                 stream,
                 hello,
@@ -146,9 +152,18 @@ class FollowerService:
         file = self._segments.open(request.namespace, request.name, request.offset)
         return self._segments.pieces(file)
 
-    def receipt(self, path: str) -> pb.DeletionReceipt:
-        """Wait a short time for the followers of a namespace to apply a deletion that is durable."""
-        seconds = min(_RECEIPT_SECONDS, self.registry.lease_seconds)
+    def receipt(self, paths: Collection[str]) -> pb.DeletionReceipt:
+        """Wait a short time for the followers of namespaces to apply a deletion that is durable."""
+        until = time.monotonic() + min(_RECEIPT_SECONDS, self.registry.lease_seconds)
+        receipts = [self._receipt_of(path, max(0.0, until - time.monotonic())) for path in paths]
+        silent = dict.fromkeys(each for receipt in receipts for each in receipt.silent)
+        acknowledged = dict.fromkeys(each for receipt in receipts for each in receipt.acknowledged)
+        return pb.DeletionReceipt(
+            acknowledged=[_name_to_proto(each) for each in acknowledged if each not in silent],
+            silent=[_name_to_proto(each) for each in silent],
+        )
+
+    def _receipt_of(self, path: str, seconds: float) -> DeletionReceipt:
         try:
             receipt = self.registry.receipt(path, self._cache.feed.position, seconds)
         except SuffixError as error:  # the store failed after the deletion, which is not undone
@@ -160,14 +175,19 @@ class FollowerService:
                 namespace=path,
                 silent=[each.follower_id for each in receipt.silent[:16]],
             )
-        return pb.DeletionReceipt(
-            acknowledged=[_name_to_proto(each) for each in receipt.acknowledged],
-            silent=[_name_to_proto(each) for each in receipt.silent],
-        )
+        return receipt
 
-    def stats(self, path: str = "") -> list[pb.FollowerStats]:
-        """The followers of a namespace, or all."""
-        states = self.registry.states(path)
+    def check_rights(self) -> None:
+        """Make all streams look again at what their callers may follow."""
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.check_rights()
+
+    def stats(self, path: str, caller: Caller) -> list[pb.FollowerStats]:
+        """The followers of a namespace, or all (""): an administrator's answer; others see their own."""
+        all_of = caller.may(Right.ADMIN, path) if path else caller.may_everywhere(Right.ADMIN)
+        states = [s for s in self.registry.states(path) if all_of or s.principal == caller.principal]
         last = self._cache.feed.position().lsn if states else 0
         return [
             pb.FollowerStats(
@@ -181,6 +201,8 @@ class FollowerService:
                 held_bytes=state.held_bytes,
                 mapped_bytes=state.mapped_bytes,
                 live_lost=state.live_lost,
+                live_queued_bytes=state.live_queued_bytes,
+                unacknowledged_tokens=state.unacknowledged_tokens,
             )
             for state in states
         ]

@@ -13,10 +13,13 @@ from typing import Final
 import grpc
 import structlog
 
+from suffixsvc.access.caller import Caller
+from suffixsvc.access.principals import Right
 from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.errors import InvalidInputError, LimitExceededError, ServiceUnavailableError
 from suffixsvc.log_types import LogPosition
 from suffixsvc.log_wire import position_from_proto
+from suffixsvc.service.calls.call_context import of_this_call
 from suffixsvc.service.followers.live_feed import LiveFeed, Subscriber
 from suffixsvc.service.followers.registry import FollowerRegistry
 from suffixsvc.service.followers.requests import checked_uses, name_of
@@ -60,6 +63,7 @@ class FollowerStream:
     Args:
         hello: its first message, checked.
         requests: its further messages.
+        caller: whose follower it is.
         feed, registry, live: of the service.
     """
 
@@ -67,6 +71,7 @@ class FollowerStream:
         self,
         hello: pb.WatchHello,
         requests: Iterator[pb.WatchRequest],
+        caller: Caller,
         feed: LogFeed,
         registry: FollowerRegistry,
         live: LiveFeed,
@@ -82,8 +87,14 @@ class FollowerStream:
         #: the greatest LSN that a position in a reply had, and the node of the log
         self.horizon = LogPosition(0, 0, 0)
         self.name = name_of(hello)
-        self.subscriber = Subscriber(self._signal.set, self._live_text_lost, hello.follower_id)
-        self.follower = registry.connect(self.name, self._signal.set, self._replaced)
+        self.caller = caller
+        #: rights may have changed since the stream looked at them
+        self.rights_changed = False
+        self._about = {**of_this_call(), "follower": self.name.follower_id}
+        self.subscriber = Subscriber(self._signal.set, self._live_text_lost, caller.scope + hello.follower_id)
+        self.follower = registry.connect(
+            self.name, caller, self._signal.set, self._replaced, lambda: self.subscriber.queued_bytes
+        )
 
     # -------------------------------------------------------------------------------------- life cycle
 
@@ -108,6 +119,11 @@ class FollowerStream:
     def drain(self) -> None:
         """End the stream because the service stops."""
         self.end(shutting_down_error("Connect again, with the position reached."))
+
+    def check_rights(self) -> None:
+        """Make the stream look again at what its caller may follow."""
+        self.rights_changed = True
+        self._signal.set()
 
     def _replaced(self) -> None:
         self.end(
@@ -170,8 +186,11 @@ class FollowerStream:
                 )
 
     def _request(self, path: str, follow: pb.FollowNamespace | None) -> None:
-        if follow is not None:  # before its next report, which ends what the stream before this one carried
+        if follow is not None and self.caller.may(
+            Right.FOLLOW, path
+        ):  # before its next report, which ends what the stream before this one carried
             self._registry.follow(self.follower, path)
+            self.follower.unlearned.setdefault(path, self._feed.unlearned(path))
         with self._lock:
             self._pending.pop(path, None)
             self._pending[path] = follow
@@ -191,17 +210,32 @@ class FollowerStream:
         # a position of another log, or one that was not sent, says nothing
         known = applied.node_id == horizon.node_id and applied.lsn <= horizon.lsn
         lsn = applied.lsn if known else 0
-        self._registry.report(self.follower, lsn, report.held_bytes, report.mapped_bytes)
+        self._registry.report(
+            self.follower, lsn, report.held_bytes, report.mapped_bytes, report.unacknowledged_tokens
+        )
         for path, output_ids, counts, learned in uses:
-            if path not in self.follower.namespaces:
+            if path not in self.follower.namespaces or not self.caller.may(Right.FOLLOW, path):
                 continue
-            if not self._feed.record_use(path, output_ids, counts, learned):
+            # what a reader's drafting learned must not change the drafts of those that write
+            kept = self.caller.may(Right.WRITE, path) and self._is_of_present_text(path, learned)
+            if not self._feed.record_use(path, output_ids, counts, learned if kept else b""):
                 log.warning(
                     "what a follower learned is not merged: it is damaged or of another version",
-                    follower=self.name.follower_id,
                     namespace=path,
+                    **self._about,
                 )
+
+    def _is_of_present_text(self, path: str, learned: bytes) -> bool:
+        """Whether a follower learned this after the last deletion that reset what its namespace has learned.
+
+        The first report after a deletion is of before it in part, and is left out.
+        """
+        unlearned = self._feed.unlearned(path)
+        known = self.follower.unlearned.get(path) == unlearned
+        if learned:
+            self.follower.unlearned[path] = unlearned
+        return known
 
     def _live_text_lost(self) -> None:
         self._registry.count_lost(self.follower)
-        log.info("live text dropped: a follower does not keep up", follower=self.name.follower_id)
+        log.info("live text dropped: a follower does not keep up", **self._about)

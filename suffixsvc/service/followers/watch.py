@@ -17,10 +17,12 @@ from typing import Final
 
 import structlog
 
+from suffixsvc.access.principals import Right
 from suffixsvc.config import validate_namespace
 from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.errors import (
     LimitExceededError,
+    PermissionDeniedError,
     StoreError,
     SuffixError,
     UnknownNamespaceError,
@@ -144,6 +146,7 @@ class WatchReplies:
             live += [(path, message) for message in again]
             size += sum(map(len, again))
         self._begun.clear()
+        yield from self._check_rights()
         yield from self._take_requests()
         yield from self._changes_of_layout_and_log()
         # that of namespaces that were sent since is older than their contents
@@ -166,6 +169,17 @@ class WatchReplies:
 
     # ---------------------------------------------------------------------------------------- requests
 
+    def _check_rights(self) -> Iterator[bytes]:
+        """Refuse the namespaces that the follower may follow no longer, before anything else is sent."""
+        if not self._stream.rights_changed:
+            return
+        self._stream.rights_changed = False
+        for path in list(self._followed):
+            try:
+                self._stream.caller.require(Right.FOLLOW, path)
+            except PermissionDeniedError as error:
+                yield self._refuse(path, error)
+
     def _take_requests(self) -> Iterator[bytes]:
         for path, follow in self._stream.take_requests().items():
             if follow is None:
@@ -173,6 +187,7 @@ class WatchReplies:
                 continue
             try:
                 validate_namespace(path)
+                self._stream.caller.require(Right.FOLLOW, path)
                 if path not in self._followed and len(self._followed) >= MAX_FOLLOWED:
                     raise LimitExceededError(
                         f"namespaces of a follower must be at most {MAX_FOLLOWED}",

@@ -97,8 +97,11 @@ def bind_error(address: Address, got: object) -> ListenError:
     return listen_error(address, "a free address", got)
 
 
-def prepare(address: Address, *, insecure_network: bool = False) -> None:
+def prepare(address: Address, *, insecure_network: bool = False, danger: str = "use every namespace") -> None:
     """Check that an address can be bound; removes a stale socket file.
+
+    Args:
+        danger: what other machines could do, for the error.
 
     Raises:
         ListenError: the address is in use, refused for safety, or not of this machine.
@@ -107,7 +110,7 @@ def prepare(address: Address, *, insecure_network: bool = False) -> None:
         _clear_stale_socket(address)
     else:
         if not insecure_network:
-            require_loopback(address.host, address.port, "use every namespace")
+            require_loopback(address.host, address.port, danger)
         _require_free_port(address)
 
 

@@ -102,8 +102,11 @@ def position(request: pb.StepRequest | pb.AppendContextRequest) -> int | None:
     return request.at
 
 
-def new_outputs(request: pb.AddOutputsRequest, limits: Limits) -> list[NewOutput]:
+def new_outputs(request: pb.AddOutputsRequest, limits: Limits, principal: str) -> list[NewOutput]:
     """The outputs of one bulk message, which the engine checks.
+
+    Args:
+        principal: who sends them.
 
     Raises:
         InvalidInputError: bytes of an output are not tokens.
@@ -117,10 +120,10 @@ def new_outputs(request: pb.AddOutputsRequest, limits: Limits) -> list[NewOutput
     ):
         if got > most:
             raise too_many_error(what, most, got, SPLIT_REMEDY)
-    return [_new_output(request.namespace, item) for item in request.outputs]
+    return [_new_output(request.namespace, item, principal) for item in request.outputs]
 
 
-def _new_output(namespace: str, item: pb.OutputItem) -> NewOutput:
+def _new_output(namespace: str, item: pb.OutputItem, principal: str) -> NewOutput:
     tokens = wire.unpack_tokens(item.token_ids)
     prompt = wire.unpack_tokens(item.prompt_token_ids, "prompt_token_ids")
     return NewOutput(
@@ -133,6 +136,7 @@ def _new_output(namespace: str, item: pb.OutputItem) -> NewOutput:
         ttl_seconds=item.ttl_seconds,
         corpus=item.corpus,
         uuid=item.uuid,
+        principal=principal,
     )
 
 

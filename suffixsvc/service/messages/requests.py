@@ -21,8 +21,9 @@ _OUTPUT_ELEMENTS: Final = 64
 _STEP_ELEMENTS: Final = 32
 #: namespaces in a report of a follower, and fields of each
 MAX_USES: Final = 1024
-_USE_ELEMENTS: Final = 8
+_USE_ELEMENTS: Final = 24
 USES_REMEDY: Final = "Send the rest with the next report."
+DELETE_REMEDY: Final = "Delete the outputs in several calls."
 _OPENING: Final = {"reads": MAX_READS, "labels": 16}
 
 
@@ -36,6 +37,7 @@ def request_readers(limits: Limits) -> dict[str, MessageReader[Any]]:
             name: MessageReader(message_factory.GetMessageClass(method.input_type))
             for name, method in methods.items()
         },
+        "Delete": MessageReader(pb.DeleteRequest, {"selection.labels": 16}, remedy=DELETE_REMEDY),
         "OpenSession": MessageReader(pb.OpenSessionRequest, _OPENING, remedy=READS_REMEDY),
         "Stream": MessageReader(
             pb.StreamRequest,

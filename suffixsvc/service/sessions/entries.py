@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from suffixsvc.access.caller import Caller, SessionName
+from suffixsvc.access.principals import Right
 from suffixsvc.core import SessionSlot
 from suffixsvc.errors import SessionClosedError, StepSequenceError, SuffixError, UnknownSessionError
 from suffixsvc.types import OutputId
@@ -15,25 +17,39 @@ if TYPE_CHECKING:
 
 #: namespace and hash of the prompt: sessions that share an id but differ in either are unrelated
 Identity: TypeAlias = tuple[str, str]
+#: rights on namespaces
+Needs: TypeAlias = tuple[tuple[Right, str], ...]
 
 
 @dataclass(slots=True, eq=False)
 class SessionEntry:
     """One live session. ``lock`` guards the other fields; ``session`` is None unless the session is open."""
 
-    session_id: str
+    name: SessionName
+    caller: Caller  #: that opened it
     identity: Identity
+    needs: Needs  #: rights without which the session ends
     slot: SessionSlot
     lock: SessionSlot  #: the slot's mutex
     session: Session | None = None
-    #: the follower that drafts for the session and has its text; "": this service drafts
-    follower_id: str = ""
+    #: the follower, of its principal, that drafts for the session and has its text; "": this service drafts
+    follower: str = ""
     #: answer to the slot's last ``seq`` if that was an append; the slot holds the answer to a step
     context_answer: pb.AppendContextReply | None = None
     #: incomplete outputs left by the previous session of this id and identity
     previous_outputs: tuple[OutputId, ...] = ()
     #: incomplete outputs contained in this session's text when it was last closed
     resumed_outputs: tuple[OutputId, ...] = ()
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether its caller has lost a right that the session needs."""
+        return not all(self.caller.may(right, path) for right, path in self.needs)
+
+    def require_rights(self) -> None:
+        """Raise PermissionDeniedError if the session is revoked."""
+        for right, path in self.needs:
+            self.caller.require(right, path)
 
     def repeated_append(self, seq: int) -> pb.AppendContextReply | None:
         """The stored answer to a retried append of context; None if ``seq`` is new.
@@ -45,7 +61,7 @@ class SessionEntry:
             return None
         if seq == self.slot.seq and self.slot.answer is None and self.context_answer is not None:
             return self.context_answer
-        raise stale_sequence_error(self.session_id, seq, self.slot.seq)
+        raise stale_sequence_error(self.name.id, seq, self.slot.seq)
 
     def record_append(self, seq: int, answer: pb.AppendContextReply) -> None:
         """Store the answer to ``seq`` for a retry; 0 is not numbered and not stored."""

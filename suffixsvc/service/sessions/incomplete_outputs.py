@@ -6,13 +6,13 @@ Its own output replaces that one; a discard removes both.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
-from suffixsvc.errors import UnknownOutputError, UnknownSessionError
+from suffixsvc.access.caller import SessionName
+from suffixsvc.errors import UnknownSessionError
 from suffixsvc.service.sessions.entries import ClosedSession
 from suffixsvc.types import IncompleteOutput, OutputId
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-def contained_in(cache: SuffixCache, session: Session, session_id: str) -> list[IncompleteOutput]:
+def contained_in(cache: SuffixCache, session: Session, name: SessionName) -> list[IncompleteOutput]:
     """The incomplete outputs that the output of this session replaces."""
-    outputs = cache.incomplete_outputs(session_id)
-    return [each for each in outputs if session.continues(each.namespace, each.uuid, session_id)]
+    stored = name.stored
+    outputs = cache.incomplete_outputs(stored)
+    return [each for each in outputs if session.continues(each.namespace, each.uuid, stored)]
 
 
 def forget(cache: SuffixCache, outputs: Sequence[IncompleteOutput], replacement: OutputId | None) -> None:
@@ -34,15 +35,13 @@ def forget(cache: SuffixCache, outputs: Sequence[IncompleteOutput], replacement:
         if each.output_id == replacement:
             continue  # resumed and stored again without new tokens
         try:
-            cache.namespace(each.namespace).forget(each.output_id)
-        except UnknownOutputError:
-            continue  # forgotten by another call
+            cache.namespace(each.namespace).delete(output_ids=[each.output_id], superseded=True)
         except Exception as error:  # any exception: the output is stored
             log.warning("incomplete output not forgotten", output=each.output_id, error=str(error))
 
 
-def discard(cache: SuffixCache, session_id: str, closed: ClosedSession | None) -> bool:
-    """Forget the incomplete outputs of the last session of this id.
+def discard(cache: SuffixCache, name: SessionName, closed: ClosedSession | None) -> bool:
+    """Forget the incomplete outputs of the last session of this name.
 
     Args:
         closed: the result of that session. None if this process has no record of it, after a restart for
@@ -58,17 +57,16 @@ def discard(cache: SuffixCache, session_id: str, closed: ClosedSession | None) -
     if closed is not None:
         namespace, output_ids = closed.identity[0], closed.incomplete_outputs
     else:
-        outputs = cache.incomplete_outputs(session_id)
+        outputs = cache.incomplete_outputs(name.stored)
         if not outputs:
             return False
         if len({each.namespace for each in outputs}) > 1:
             raise UnknownSessionError(
-                f"session {session_id} is unknown, and its id has outputs in several namespaces",
+                f"session {name.id} is unknown, and its id has outputs in several namespaces",
                 expected="a live session, or incomplete outputs of one namespace",
                 remedy="Open it again with its namespace, prompt and output so far; then discard it.",
             )
         namespace, output_ids = outputs[-1].namespace, (outputs[-1].output_id,)
-    for output_id in output_ids:
-        with contextlib.suppress(UnknownOutputError):  # forgotten by another call or by its time to live
-            cache.namespace(namespace).forget(output_id)
+    if output_ids:
+        cache.namespace(namespace).delete(output_ids=output_ids, superseded=True)
     return bool(output_ids)

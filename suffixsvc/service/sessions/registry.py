@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import structlog
 import xxhash
 
+from suffixsvc.access.caller import Caller, SessionName
+from suffixsvc.access.principals import Right
 from suffixsvc.config import Limits
 from suffixsvc.errors import AppendGap, LimitExceededError, SessionClosedError
 from suffixsvc.service.messages.converters import (
@@ -28,7 +30,7 @@ from suffixsvc.service.messages.converters import (
     position,
 )
 from suffixsvc.service.sessions import incomplete_outputs
-from suffixsvc.service.sessions.entries import ClosedSession, SessionEntry
+from suffixsvc.service.sessions.entries import ClosedSession, Needs, SessionEntry
 from suffixsvc.service.sessions.failed_closes import GRACE_SECONDS, FailedCloses
 from suffixsvc.service.sessions.step_batch import SessionSteps
 from suffixsvc.service.sessions.table import SessionTable
@@ -61,20 +63,25 @@ class SessionRegistry:
 
     # ------------------------------------------------------------------------------------------- opening
 
-    def open(self, request: pb.OpenSessionRequest) -> pb.OpenSessionReply:
+    def open(self, request: pb.OpenSessionRequest, caller: Caller) -> pb.OpenSessionReply:
         """Open a session, or find the live one of the same id, namespace and prompt.
 
         Raises:
             InvalidInputError: a field is malformed.
+            PermissionDeniedError: the caller may not read a namespace, or not write to that of the session.
             LimitExceededError: the session limit is reached, and no failed close can be released.
             What the engine's ``Namespace.open_session`` raises.
         """
         session_id = checked_session_id(request.session_id) if request.session_id else str(uuid.uuid4())
         arguments, cost = opening_arguments(request, self._limits)
+        needs = _needs(request)
+        for right, path in needs:
+            caller.require(right, path)
+        name = caller.session(session_id)
         identity = (request.namespace, xxhash.xxh3_64_hexdigest(arguments[0].tobytes()))
         while True:
             try:
-                entry = self.table.get_or_create(session_id, identity)
+                entry = self.table.get_or_create(name, caller, identity, needs)
             except LimitExceededError:
                 if self._release(self.failed_closes.oldest()) == 0:
                     raise
@@ -84,31 +91,46 @@ class SessionRegistry:
                 if session is None:
                     continue  # another open of this id failed while this one waited: a new entry is needed
                 entry.slot.last_active = time.monotonic()
-                return pb.OpenSessionReply(session_id=session_id, length=session.length)
+                return pb.OpenSessionReply(
+                    session_id=session_id,
+                    length=session.length,
+                    follow_denied=bool(request.follower_id) and not _may_follow(request, caller),
+                    no_store=not session.visible,
+                )
 
     def _open_engine_session(
-        self, entry: SessionEntry, request: pb.OpenSessionRequest, arguments: OpeningArguments, cost: Cost
+        self,
+        entry: SessionEntry,
+        request: pb.OpenSessionRequest,
+        arguments: OpeningArguments,
+        cost: Cost,
     ) -> Session | None:
         """Open under the entry's lock; None if the entry was removed from the table in the meantime."""
-        if self.table.get(entry.session_id) is not entry:
+        if self.table.get(entry.name) is not entry:
             return None
         try:
+            entry.require_rights()  # again: sessions in the table are ended when rights are taken away
             namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
-            session = namespace.open_session(*arguments, private=request.private)
+            session = namespace.open_session(
+                *arguments,
+                private=request.private,
+                principal=entry.caller.principal,
+                session_id=entry.name.stored,
+            )
         except BaseException:
             self.table.remove_unopened(entry)
             raise
-        if request.follower_id:
-            session.stop_learning()
         # before the session, which live text is read from as soon as it is there
-        entry.follower_id = request.follower_id
+        if request.follower_id and _may_follow(request, entry.caller):
+            session.stop_learning()
+            entry.follower = entry.caller.scope + request.follower_id
         entry.session = session
         entry.session.attach(entry.slot, DEFAULT_VERIFY_COST if cost is None else cost)
         self.table.opened(entry)
         self._cache.feed.written.notify()  # a resumed session has text before its first step
         return entry.session
 
-    def append_context(self, request: pb.AppendContextRequest) -> pb.AppendContextReply:
+    def append_context(self, request: pb.AppendContextRequest, caller: Caller) -> pb.AppendContextReply:
         """Append tokens that the model did not write.
 
         Raises:
@@ -117,7 +139,7 @@ class SessionRegistry:
         """
         session_id = checked_session_id(request.session_id)
         tokens, at = unpack_tokens(request.token_ids), position(request)
-        with self.table.locked(session_id) as (entry, session):
+        with self.table.locked(caller.session(session_id)) as (entry, session):
             if (stored := entry.repeated_append(request.seq)) is not None:
                 return stored
             _append_context_at(session, tokens, at)
@@ -127,7 +149,7 @@ class SessionRegistry:
 
     # -------------------------------------------------------------------------------------------- closing
 
-    def close(self, session_id: str, *, commit: bool, incomplete: bool, wait: bool) -> OutputId | None:
+    def close(self, name: SessionName, *, commit: bool, incomplete: bool, wait: bool) -> OutputId | None:
         """End a session; a repeated close returns the same output id.
 
         Incomplete outputs of an expired or drained session of this id are forgotten after the session that
@@ -138,29 +160,27 @@ class SessionRegistry:
             StoreError: the session stays open for a grace period, and can be closed again (failed_closes.py).
             What :meth:`SessionTable.locked` raises.
         """
-        closed = self.table.closed(session_id)
+        closed = self.table.closed(name)
         if closed is not None and not closed.expired:
             return closed.output_id
-        if not commit and self._discard_incomplete(session_id, closed):
+        if not commit and self._discard_incomplete(name, closed):
             return None
         try:
-            with self.table.locked(session_id, touch=False) as (entry, session):
+            with self.table.locked(name, touch=False) as (entry, session):
                 return self._close(entry, session, commit=commit, incomplete=incomplete, wait=wait)
         except SessionClosedError:
-            closed = self.table.closed(session_id)  # by another call, which held the entry's lock
+            closed = self.table.closed(name)  # by another call, which held the entry's lock
             if closed is None:
                 raise
             return closed.output_id
         finally:
             self._release(self.failed_closes.excess())
 
-    def _discard_incomplete(self, session_id: str, closed: ClosedSession | None) -> bool:
-        """Forget incomplete outputs of the last session of this id, unless it is live; whether any."""
-        if self.table.get(session_id) is not None or not incomplete_outputs.discard(
-            self._cache, session_id, closed
-        ):
+    def _discard_incomplete(self, name: SessionName, closed: ClosedSession | None) -> bool:
+        """Forget incomplete outputs of the last session of this name, unless it is live; whether any."""
+        if self.table.get(name) is not None or not incomplete_outputs.discard(self._cache, name, closed):
             return False
-        self.table.discarded(session_id, closed)
+        self.table.discarded(name, closed)
         return True
 
     def expire(self, now: float | None = None) -> int:
@@ -180,6 +200,28 @@ class SessionRegistry:
                 )
         self._release(self.failed_closes.excess())
         return committed
+
+    def end_revoked(self) -> int:
+        """End sessions whose callers have lost a right that they need; returns how many.
+
+        What such a session wrote is committed as incomplete if its caller may still write, else discarded.
+        """
+        revoked = [entry for entry in self.table.entries() if entry.is_revoked]
+        for entry in revoked:
+            if entry.caller.may(Right.WRITE, entry.identity[0]):
+                self._commit_incomplete(entry, lambda entry: entry.is_revoked)
+            else:
+                self._discard_revoked(entry)
+        return len(revoked)
+
+    def _discard_revoked(self, entry: SessionEntry) -> None:
+        with entry.lock:
+            if entry.session is None or not entry.is_revoked:
+                return
+            try:
+                self._close(entry, entry.session, incomplete=True, commit=False, expired=True)
+            except Exception as error:  # one session must not end the task
+                log.warning("session not discarded", session=entry.name.id, error=str(error))
 
     def drain(self) -> int:
         """Refuse new sessions and end the live ones; the number of outputs committed as incomplete.
@@ -207,7 +249,7 @@ class SessionRegistry:
             try:
                 return self._close(entry, entry.session, incomplete=True, expired=True) is not None
             except Exception as error:  # any exception, an OSError too: one session must not end the task
-                log.warning("session not committed", session=entry.session_id, error=str(error))
+                log.warning("session not committed", session=entry.name.id, error=str(error))
                 self.failed_closes.record(entry, entry.session.length)
                 return False
 
@@ -222,14 +264,12 @@ class SessionRegistry:
         expired: bool = False,
     ) -> OutputId | None:
         """Close a session with its entry's lock held, then forget the incomplete outputs that it replaces."""
-        session_id, identity = entry.session_id, entry.identity
+        identity = entry.identity
         shared = session.has_output and session.visible  # before a close, which ends that
-        replaced = incomplete_outputs.contained_in(self._cache, session, session_id)
+        replaced = incomplete_outputs.contained_in(self._cache, session, entry.name)
         entry.resumed_outputs = tuple(each.output_id for each in replaced)
         try:
-            output_id = session.close(
-                commit, incomplete=incomplete, wait=wait or bool(replaced), session_id=session_id
-            )
+            output_id = session.close(commit, incomplete=incomplete, wait=wait or bool(replaced))
         except Exception:
             self.failed_closes.record(entry, session.length)
             raise
@@ -254,10 +294,10 @@ class SessionRegistry:
             try:
                 session.close(commit=False)
             except Exception:  # the session is released all the same
-                log.exception("a session could not be discarded", session=entry.session_id)
+                log.exception("a session could not be discarded", session=entry.name.id)
             log.error(
                 "a session is released without its output: it could not be stored",
-                session=entry.session_id,
+                session=entry.name.id,
                 namespace=entry.identity[0],
                 tokens=session.length,
             )
@@ -281,3 +321,14 @@ def _append_context_at(session: Session, tokens: TokenArray, at: int | None) -> 
         session.step(tokens[:known], max_draft_tokens=0, at=at)
     if known < len(tokens):
         session.append_context(tokens[known:])
+
+
+def _may_follow(request: pb.OpenSessionRequest, caller: Caller) -> bool:
+    """Whether the follower of a request can have the text that its session drafts from."""
+    return all(caller.may(Right.FOLLOW, path) for path in (request.namespace, *request.reads))
+
+
+def _needs(request: pb.OpenSessionRequest) -> Needs:
+    """The rights that a session needs. One that stores nothing and shows others nothing needs no WRITE."""
+    reads = tuple((Right.READ, path) for path in (request.namespace, *request.reads))
+    return reads if request.private else (*reads, (Right.WRITE, request.namespace))

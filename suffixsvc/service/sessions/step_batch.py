@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from suffixsvc.access.caller import Caller, SessionName
 from suffixsvc.config import Limits
 from suffixsvc.core import Refusal, StepStatus
 from suffixsvc.errors import InvalidInputError
@@ -28,8 +29,8 @@ class SessionSteps:
         self._table = table
         self._limits = limits
 
-    def take(self, requests: Sequence[pb.StepRequest]) -> list[bytes | Exception]:
-        """Step several sessions side by side on all cores.
+    def take(self, requests: Sequence[pb.StepRequest], caller: Caller) -> list[bytes | Exception]:
+        """Step several sessions of a caller's principal side by side on all cores.
 
         Returns:
             For each request its answer, a serialised StepBatchReply of one item, or the error of this item
@@ -41,34 +42,35 @@ class SessionSteps:
         with ExitStack() as held:
             for request in requests:
                 try:
-                    accepted.append(self._admitted(request, seen, held))
+                    accepted.append(self._admitted(request, caller.session(request.session_id), seen, held))
                     errors.append(None)
                 except Exception as error:  # a defect, too, fails this item only
                     errors.append(error)
-            answers = self._table.dispatcher.step(accepted, time.monotonic())
+            answers = self._table.dispatcher.step(accepted, time.monotonic(), caller.scope)
         taken = (answer for _, answer in zip(accepted, answers, strict=True))
         return [
-            self._answer(request, next(taken)) if error is None else error
+            self._answer(request, next(taken), caller) if error is None else error
             for request, error in zip(requests, errors, strict=True)
         ]
 
-    def answer(self, request: pb.StepRequest, answer: bytes | Refusal) -> bytes | Exception:
+    def answer(self, request: pb.StepRequest, answer: bytes | Refusal, caller: Caller) -> bytes | Exception:
         """The dispatcher's answer to a step of a stream message, or what follows from its refusal."""
         if not isinstance(answer, bytes) and answer.status == StepStatus.UNKNOWN_SESSION:
-            return self.take([request])[0]  # the session may be opening
-        return self._answer(request, answer)
+            return self.take([request], caller)[0]  # the session may be opening
+        return self._answer(request, answer, caller)
 
-    def _answer(self, request: pb.StepRequest, answer: bytes | Refusal) -> bytes | Exception:
+    def _answer(self, request: pb.StepRequest, answer: bytes | Refusal, caller: Caller) -> bytes | Exception:
         if isinstance(answer, bytes):
             return answer
         session_id = request.session_id
         try:
             match answer.status:
                 case StepStatus.UNKNOWN_SESSION:
-                    if (entry := self._table.get(session_id)) is not None:
+                    name = caller.session(session_id)
+                    if (entry := self._table.get(name)) is not None:
                         with entry.lock:  # a session that ends is recorded before its lock is released
                             pass
-                    return self._table.missing(session_id)
+                    return self._table.missing(name)
                 case StepStatus.DUPLICATE_SESSION:
                     return _duplicate_error(session_id)
                 case StepStatus.STALE_SEQUENCE:
@@ -78,10 +80,13 @@ class SessionSteps:
         except Exception as error:  # the service is draining, or the core failed
             return error
 
-    def _admitted(self, request: pb.StepRequest, seen: set[str], held: ExitStack) -> NativeStep:
+    def _admitted(
+        self, request: pb.StepRequest, name: SessionName, seen: set[str], held: ExitStack
+    ) -> NativeStep:
         """Check a step, wait for an open or a close in progress, and admit a step larger than a decode step.
 
         Args:
+            name: of the session.
             seen: the session ids of the batch so far, malformed steps included.
             held: receives what must be called after the step.
 
@@ -93,7 +98,7 @@ class SessionSteps:
             raise _duplicate_error(request.session_id)
         seen.add(request.session_id)
         step = native_step(request, self._limits)
-        if (entry := self._table.get(request.session_id)) is not None:
+        if (entry := self._table.get(name)) is not None:
             with entry.lock:
                 session = entry.session
                 repeated = 0 < request.seq <= entry.slot.seq

@@ -10,6 +10,9 @@ reads as a follower does (``transactions/changes.py``). So the copy holds neithe
 does at its end, and nothing that was forgotten by then. States have no LSN: each is that of some moment of
 the copy.
 
+The copy keeps a request to erase deleted texts from the disk. It gets one of its own if it removed rows that
+it had copied before: their texts are in its free pages.
+
 The tombstones of a segment only become more while it is in the manifest, one with each deletion: those of the
 deletions since they were copied, and those of newer segments, complete them.
 """
@@ -29,7 +32,7 @@ from suffixsvc.store.records import keys, log_records, table_records
 from suffixsvc.store.records.framing import corrupt, encode_text
 from suffixsvc.store.transactions.read_view import ReadView
 from suffixsvc.store.transactions.scans import Log
-from suffixsvc.store.transactions.snapshot import Manifest, Names
+from suffixsvc.store.transactions.snapshot import Manifest, Names, Principals
 from suffixsvc.store.transactions.tables import Database
 from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.types import OutputId, SegmentRecord
@@ -77,6 +80,9 @@ class LogEnd:
     clock: ClockReading | None
     pending: Rows
     states: Rows
+    principals: Principals
+    #: LSN up to which deleted texts are still to be erased; 0: none
+    erasure: OutputId
     #: of the segments that are newer than those whose tombstones were copied
     tombstones: Rows = field(default_factory=list)
 
@@ -105,14 +111,14 @@ class LogCopy:
         target: a new file.
 
     Raises:
-        StoreError: the folder has an older schema, which keeps no deletions.
+        StoreError: the folder has an older schema.
         StoreCorruptError: from every method; a record of the log is damaged.
     """
 
     def __init__(self, log: Log, target: NewDataFile) -> None:
         self._log, self._target = log, target
         with log.read() as view:
-            if not view.tables.has("deletions"):
+            if not view.tables.has("principals"):
                 raise StoreError(
                     "the data folder must have the current schema to be backed up",
                     expected=f"schema {table_records.SCHEMA_VERSION}",
@@ -126,6 +132,8 @@ class LogCopy:
             self.outputs = view.counters.outputs
             self._last_number = view.counters.last_namespace_id
         self._numbers: set[int] = set()
+        #: whether the copy removed rows or states that it had copied before
+        self._removed = False
         #: segments whose tombstones are copied, by their records: a rewritten one may have an earlier name
         self._sealed: set[SegmentRecord] | None = None
 
@@ -186,6 +194,8 @@ class LogCopy:
                 view.clock(),
                 list(view.tables.rows("pending")),
                 list(view.tables.rows("state", keys.state_key(self._last_number + 1, ""))),
+                view.principals,
+                view.erasure,
                 [
                     row
                     for number, record in newer
@@ -210,7 +220,9 @@ class LogCopy:
         self._numbers.update(int.from_bytes(key[:4], "big") for key, _ in end.states)
         for number in sorted(self._numbers - names.by_id.keys()):
             while self._target.write(partial(purge_namespace, number=number)):
-                pass
+                self._removed = True
+        if self._removed and not end.erasure:
+            end.erasure = max(1, end.lsn)
         self._drop_stale_tombstones(end)
         self._target.write(partial(_put_end, end=end, names=names), end.clock)
         if not end.names.deleting:
@@ -284,6 +296,7 @@ class LogCopy:
             record_or_none = view.log_record(lsn)
             if record_or_none is not None:
                 view.remove_row(record_or_none)
+                self._removed = True
         put_rows(view, "tombstones", page.tombstones)
         self._at, self._seen = page.at, page.seen
 
@@ -368,6 +381,10 @@ def _put_end(view: WriteView, end: LogEnd, names: Names) -> None:
     # no deletion is copied: followers of the log begin again, unless they have all of it
     view.put_history(table_records.History(end.lsn, end.history.runs))
     view.restore_counters(last_lsn=end.lsn, last_namespace_id=end.counters.last_namespace_id)
+    for name in end.principals.names:
+        view.put_principal(name)
+    if end.erasure:  # segments may hold what was deleted
+        view.put_erasure(end.erasure)
 
 
 def _require_totals(view: ReadView, counters: table_records.Counters) -> None:

@@ -10,8 +10,9 @@ names each output that was lost, also those that only the index of their namespa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -39,7 +40,7 @@ class Dropped(NamedTuple):
     """Something of the damaged file that the new one does not have.
 
     Attributes:
-        kind: "output", "state", "namespace", "segment" or "record".
+        kind: "output", "state", "namespace", "principal", "segment" or "record".
         name: its id or name.
         reason: why.
     """
@@ -58,6 +59,9 @@ class Salvaged:
         manifests: by number; to be compared with log and files.
         tombstones: tokens by namespace number and id.
         pending: rows of unfinished appends.
+        principals: names by number.
+        nameless: number of outputs of each principal whose name is lost.
+        erasure: LSN up to which deleted texts are still to be erased from the disk; 0: none.
         listed: namespace number of each id that the index of the namespaces lists.
         last_lsn, last_number: the greatest that were assigned.
         outputs_before: outputs that the file had, by its counters; None if they cannot be read.
@@ -71,6 +75,9 @@ class Salvaged:
     tombstones: dict[tuple[int, OutputId], int] = field(default_factory=dict)
     deleted: set[OutputId] = field(default_factory=set)
     pending: list[tuple[bytes, bytes]] = field(default_factory=list)
+    principals: dict[int, str] = field(default_factory=dict)
+    nameless: Counter[int] = field(default_factory=Counter)
+    erasure: OutputId = 0
     listed: dict[OutputId, int] = field(default_factory=dict)
     clock: ClockReading | None = None
     node_id: int = 0
@@ -99,14 +106,17 @@ def salvage_log(reader: SalvageReader, target: NewDataFile) -> Salvaged:
             target.write(partial(put_rows, database=database, rows=rows))
     if found.node_id:  # rows of an older schema have it in their uuid
         target.write(lambda view: view.put_node(found.node_id))
+    places = target.write(partial(_put_principals, names=found.principals))
     lost: set[OutputId] = set()
     numbers: set[int] = set()
     for records in chunked(_log_records(reader, found, lost), _ROWS):
-        dropped = target.write(partial(_put_records, records=records))
+        dropped = target.write(partial(_put_records, records=records, places=places))
         found.dropped += dropped
         lost.update(int(each.name) for each in dropped)
         numbers.update(record.payload.namespace_id for record in records)
     _name_unknown(found, numbers)
+    for number, outputs in sorted(found.nameless.items()):
+        found.drop("principal", f"number {number}", f"its name is lost; {outputs} outputs have none now")
     for lsns in chunked(sorted(found.listed.keys() - lost - found.deleted), _ROWS):
         for lsn in target.read(partial(_missing, lsns=lsns)):
             # an entry beyond the last LSN is damaged
@@ -183,12 +193,7 @@ def _take(found: Salvaged, kind: str, key: bytes, raw: bytes) -> None:
     """Take a record of the small databases. StoreCorruptError, StoreForeignError."""
     match kind:
         case "namespaces":
-            row = table_records.decode_namespace(raw, key)
-            found.last_number = max(found.last_number, row.namespace_id)
-            if row.deleting:
-                found.deleting.add(row.namespace_id)
-            else:
-                found.namespaces[row.namespace_id] = row
+            _take_namespace(found, table_records.decode_namespace(raw, key))
         case "segments":
             number, record = table_records.decode_segment(raw, key)
             found.manifests[number] = (*found.manifests.get(number, ()), record)
@@ -205,14 +210,7 @@ def _take(found: Salvaged, kind: str, key: bytes, raw: bytes) -> None:
             table_records.decode_pending(raw, key)
             found.pending.append((key, raw))
         case "schema":
-            schema, _ = table_records.decode_schema(raw)
-            if not table_records.OLDEST_SCHEMA <= schema <= table_records.SCHEMA_VERSION:
-                raise StoreForeignError(
-                    "the data folder must have a supported schema to be repaired",
-                    expected=f"{table_records.OLDEST_SCHEMA} .. {table_records.SCHEMA_VERSION}",
-                    got=schema,
-                    remedy="Repair it with the release of suffixsvc that wrote it.",
-                )
+            _require_supported(table_records.decode_schema(raw)[0])
         case "counters":
             counters = table_records.decode_counters(raw)
             found.outputs_before = counters.outputs
@@ -222,6 +220,29 @@ def _take(found: Salvaged, kind: str, key: bytes, raw: bytes) -> None:
             found.clock = table_records.decode_clock(raw)
         case "node":
             found.node_id = table_records.decode_node(raw)
+        case "principals":
+            number, name = table_records.decode_principal(raw, key)
+            found.principals[number] = name
+        case "erasure":
+            found.erasure = table_records.decode_erasure(raw)
+
+
+def _take_namespace(found: Salvaged, row: table_records.NamespaceRow) -> None:
+    found.last_number = max(found.last_number, row.namespace_id)
+    if row.deleting:
+        found.deleting.add(row.namespace_id)
+    else:
+        found.namespaces[row.namespace_id] = row
+
+
+def _require_supported(schema: int) -> None:
+    if not table_records.OLDEST_SCHEMA <= schema <= table_records.SCHEMA_VERSION:
+        raise StoreForeignError(
+            "the data folder must have a supported schema to be repaired",
+            expected=f"{table_records.OLDEST_SCHEMA} .. {table_records.SCHEMA_VERSION}",
+            got=schema,
+            remedy="Repair it with the release of suffixsvc that wrote it.",
+        )
 
 
 def _log_records(
@@ -246,6 +267,8 @@ def _log_records(
             found.drop("output", lsn, "its deletion is in the log")
             lost.add(lsn)
             continue
+        if record.principal and record.principal not in found.principals:
+            found.nameless[record.principal] += 1
         yield record
 
 
@@ -264,8 +287,22 @@ def _name_unknown(found: Salvaged, numbers: Iterable[int]) -> None:
 # --- reading and writing the new file ---------------------------------------------------------------------
 
 
-def _put_records(view: WriteView, records: list[log_records.LogRecord]) -> list[Dropped]:
-    """Write rows whose payload is there; return the others."""
+def _put_principals(view: WriteView, names: Mapping[int, str]) -> dict[int, int]:
+    """Write the principals; return their numbers by those before, which had no gaps."""
+    for _, name in sorted(names.items()):
+        if name not in view.principals.numbers:
+            view.put_principal(name)
+    return {number: view.principals.numbers[name] for number, name in names.items()}
+
+
+def _put_records(
+    view: WriteView, records: list[log_records.LogRecord], places: Mapping[int, int]
+) -> list[Dropped]:
+    """Write rows whose payload is there; return the others.
+
+    Args:
+        places: new numbers of the principals whose names are there; others become 0.
+    """
     dropped = []
     for record in records:
         payload = view.tables.get("payloads", keys.payload_key(record.payload))
@@ -277,7 +314,8 @@ def _put_records(view: WriteView, records: list[log_records.LogRecord]) -> list[
         except StoreCorruptError as error:
             dropped.append(Dropped("output", str(record.lsn), error.message))
         else:
-            view.put_row(view.identified(record), payload)
+            named = replace(record, principal=places.get(record.principal, 0))
+            view.put_row(view.identified(named), payload)
     return dropped
 
 
@@ -305,6 +343,8 @@ def _put_rest(view: WriteView, found: Salvaged, manifests: Mapping[int, Manifest
     put_rows(view, "pending", found.pending)
     last_lsn = max(found.last_lsn, view.counters.last_lsn)
     view.restore_counters(last_lsn=last_lsn, last_namespace_id=found.last_number)
+    if found.erasure:
+        view.put_erasure(found.erasure)
     view.put_node()
 
 
@@ -321,4 +361,6 @@ _KINDS: Final[Mapping[bytes, str]] = {
     b"SXCT": "counters",
     b"SXCK": "clock",
     b"SXND": "node",
+    b"SXPR": "principals",
+    b"SXER": "erasure",
 }

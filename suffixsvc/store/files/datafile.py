@@ -184,6 +184,13 @@ def _tree_digest(fd: int, meta: Meta) -> int:
     return xxhash.xxh3_64_intdigest(_meta_database(fd, meta))
 
 
+def state_digest(path: str) -> int:
+    """Return a hash that two files share only if they hold the same last transaction of the same store."""
+    with _reading(path) as fd:
+        _, *metas = _both_metas(fd, path)
+        return _tree_digest(fd, max(metas, key=lambda meta: meta.txn))
+
+
 def inspect(path: str) -> DataFileInfo:
     """Read and validate the meta pages, before LMDB maps the file.
 

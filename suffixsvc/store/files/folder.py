@@ -6,6 +6,7 @@ DIR/
   lock.mdb       LMDB's reader table; unused between runs
   meta.journal   before-image of the meta page that a commit overwrites (meta_journal.py)
   .creating/     an unfinished data file; removed at the next open
+  backup-schema-N/  the data file before the migration from schema N (lmdb_log/migration.py)
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ LOCK_FILE: Final = "owner.lock"
 
 #: error numbers of a full disk, an exhausted quota and the file size limit
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def backup_folder(folder: str, schema: int | str) -> str:
+    """Return the path of the backup that the migration of a folder from ``schema`` writes."""
+    return os.path.join(folder, f"backup-schema-{schema}")
 
 
 def disk_error(error: OSError, path: str, doing: str) -> StoreError:

@@ -50,6 +50,7 @@ _TREE: Final = struct.Struct("<IHHQQQQQ")
 META: Final = struct.Struct("<QHHIIIQQ" + 2 * "IHHQQQQQ" + "QQ")
 
 Numbers = npt.NDArray[np.int64]
+_NO_PAGES: Final[Numbers] = np.empty(0, np.int64)
 
 
 class _Unsound(Exception):  # a signal inside this module
@@ -113,12 +114,23 @@ def is_sound(path: str) -> bool:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        Walk(fd).check()
-    except (_Unsound, struct.error):
-        return False
+        return sound_walk(fd) is not None
     finally:
         os.close(fd)
-    return True
+
+
+def sound_walk(fd: int, *, gaps: bool = False, newer: Walk | None = None) -> Walk | None:
+    """Walk all trees of a transaction, see :class:`Walk`; None if a page is not valid.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        walk = Walk(fd, gaps=gaps, newer=newer)
+        walk.check()
+    except (_Unsound, struct.error):
+        return None
+    return walk
 
 
 def _require(sound: object) -> None:
@@ -127,9 +139,21 @@ def _require(sound: object) -> None:
 
 
 class Walk:
-    """The walk of one file; ``live`` has a flag for each page that a tree uses."""
+    """The walk of one transaction of a file.
 
-    def __init__(self, fd: int) -> None:
+    Args:
+        fd: of the file.
+        gaps: collect :attr:`gaps`.
+        newer: the walk of the last transaction: the one before it is walked, as far as it does not share the
+            pages of the last one. Counts and completeness are not checked then.
+
+    Attributes:
+        live: a flag for each page that a tree uses.
+        gaps: offsets in the file, first and last exclusive, of bytes of live pages that nothing uses and that
+            may not be zero: between the nodes of a page, and after a value on overflow pages. Whole arrays.
+    """
+
+    def __init__(self, fd: int, *, gaps: bool = False, newer: Walk | None = None) -> None:
         self._fd = fd
         self._page = unpack_meta(os.pread(fd, META.size, 0)).free.pad
         _require(self._page in (512, 1024, 2048, 4096, 8192, 16384, 32768))
@@ -138,11 +162,14 @@ class Walk:
             _require((meta.page, meta.flags) == (page, META_FLAG))
             _require((meta.magic, meta.version, meta.free.pad) == (MAGIC, DATA_VERSION, self._page))
             _require(meta.txn == 0 or meta.txn % 2 == page)
-        self._meta = max(metas, key=lambda meta: meta.txn)
+        self._meta = sorted(metas, key=lambda meta: meta.txn)[newer is None]
         self._pages = self._meta.last_page + 1
         _require(_METAS <= self._pages <= os.fstat(fd).st_size // self._page)
         self.live = np.zeros(self._pages, bool)
         self._unused = np.zeros(self._pages, bool)
+        self._shared = None if newer is None else newer.live
+        self._collects_gaps = gaps
+        self.gaps: list[tuple[Numbers, Numbers]] = []
 
     def check(self) -> None:
         """Walk all trees; raise _Unsound at the first fault."""
@@ -153,7 +180,11 @@ class Walk:
             tree = _Tree(*_TREE.unpack(record))
             _require(tree.flags == 0 and tree.pad == 0)
             _require(not self._walk(tree))
-        _require((self.live ^ self._unused)[_METAS:].all() and not (self.live & self._unused).any())
+        _require(self._shared is not None or self._is_complete())
+
+    def _is_complete(self) -> bool:
+        """Whether each page is used once, or free."""
+        return bool((self.live ^ self._unused)[_METAS:].all()) and not (self.live & self._unused).any()
 
     def _walk(self, tree: _Tree, *, is_free: bool = False) -> list[bytes]:
         """Check a tree; return the records of its subtrees."""
@@ -161,13 +192,13 @@ class Walk:
             _require(not (tree.depth or tree.branches or tree.leaves or tree.overflows or tree.entries))
             return []
         _require(1 <= tree.depth <= _MAX_DEPTH and tree.root < self._pages)
-        level = np.array([tree.root], np.int64)
+        level = self._own(np.array([tree.root], np.int64))
         branches = 0
         for _ in range(tree.depth - 1):
             branches += len(level)
-            level = np.concatenate([self._children(block) for block in _blocks(level)])
+            level = self._own(np.concatenate([_NO_PAGES, *map(self._children, _blocks(level))]))
             _require(len(level) <= self._pages)
-        _require(branches == tree.branches and len(level) == tree.leaves)
+        _require(self._shared is not None or (branches == tree.branches and len(level) == tree.leaves))
         last: Any = 0 if is_free else b""
         entries = overflows = 0
         inside: list[bytes] = []
@@ -176,8 +207,14 @@ class Walk:
             last = self._check_keys(nodes, last, is_free=is_free)
             entries += len(nodes.keys)
             overflows += self._check_values(nodes, inside, is_free=is_free)
-        _require(entries == tree.entries and overflows == tree.overflows)
+        _require(self._shared is not None or (entries == tree.entries and overflows == tree.overflows))
         return inside
+
+    def _own(self, pages: Numbers) -> Numbers:
+        """The pages that the last transaction does not share."""
+        if self._shared is None:
+            return pages
+        return pages[(pages >= len(self._shared)) | ~self._shared[np.minimum(pages, len(self._shared) - 1)]]
 
     def _mark(self, pages: Numbers) -> None:
         """Mark pages as used; a page must not be used twice."""
@@ -196,6 +233,8 @@ class Walk:
         lower, upper = heads["lower"].astype(np.int64), heads["upper"].astype(np.int64)
         counts = (lower - _HEADER) // 2
         _require((counts >= 1).all() and (lower <= upper).all() and (upper <= size).all())
+        if self._collects_gaps:
+            self._add_gaps(raw, pages * size, lower, upper)
         page = np.repeat(np.arange(len(pages)), counts)
         within = np.arange(len(page)) - np.repeat(np.cumsum(counts) - counts, counts)
         words = np.frombuffer(raw, "<u2")
@@ -209,6 +248,21 @@ class Walk:
         _require((data <= end).all())
         keys = [raw[first:last] for first, last in zip(key.tolist(), data.tolist(), strict=True)]
         return _Nodes(raw, (within == 0).tolist(), keys, data, end, low, high, flags)
+
+    def _add_gaps(self, raw: bytes, start: Numbers, lower: Numbers, upper: Numbers) -> None:
+        """Collect the gaps of pages that are not zero.
+
+        Args:
+            raw: the pages.
+            start: offset of each page in the file.
+            lower, upper: bounds of its gap.
+        """
+        size = self._page
+        at = np.arange(len(start)) * size
+        bounds = np.stack([at + lower, at + upper], axis=1).ravel()
+        octets = np.append(np.frombuffer(raw, np.uint8), np.uint8(0))  # a bound can be the end of the pages
+        dirty = (np.maximum.reduceat(octets, bounds)[::2] > 0) & (lower < upper)
+        self.gaps.append((start[dirty] + lower[dirty], start[dirty] + upper[dirty]))
 
     def _children(self, pages: Numbers) -> Numbers:
         """Return the child pages of branch pages."""
@@ -260,6 +314,8 @@ class Walk:
         raw = b"".join([os.pread(self._fd, _HEADER, page * self._page) for page in first.tolist()])
         _require((_headers(raw, _HEADER, first, _OVERFLOW)["count"] == need).all())
         self._mark(np.repeat(first - np.cumsum(need) + need, need) + np.arange(int(need.sum())))
+        if self._collects_gaps:
+            self.gaps.append((first * self._page + _HEADER + size, (first + need) * self._page))
         return int(need.sum())
 
     def _free_pages(self, raw: bytes) -> None:

@@ -15,6 +15,7 @@ import structlog
 
 from suffixsvc.clock import StoreClock
 from suffixsvc.errors import StoreCorruptError, StoreError
+from suffixsvc.store.files import scrub
 from suffixsvc.store.files.folder import FULL_ERRNOS, disk_error
 from suffixsvc.store.lmdb_log.environment import Environment
 from suffixsvc.store.lmdb_log.lmdb_errors import is_out_of_space, store_error_of
@@ -67,6 +68,7 @@ class Committer:
         append_cap: bytes that the map may grow to for appends.
         on_deleted: called with the environment's commit lock held, before a commit that deletes rows.
         clock: its reading is stored with every commit.
+        lsns_from_clock: LSNs are store times in microseconds, as far as they rise.
     """
 
     def __init__(
@@ -75,11 +77,14 @@ class Committer:
         append_cap: int,
         on_deleted: Callable[[WriteView], None],
         clock: StoreClock,
+        *,
+        lsns_from_clock: bool = False,
     ) -> None:
         self._environment = environment
         self.append_cap = append_cap
         self._on_deleted = on_deleted
         self._clock = clock
+        self._lsns_from_clock = lsns_from_clock
         #: the error that broke the file; None while it can be written
         self.broken: StoreError | None = None
         self.backoff = _Backoff()
@@ -126,6 +131,27 @@ class Committer:
         self.times_reopened += 1
         return True
 
+    def scrub(self) -> None:
+        """Overwrite what the file holds of deleted rows, all of which earlier commits than the last deleted.
+
+        Raises:
+            StoreError: a part may be overwritten; the log is unchanged.
+        """
+        if self.broken is not None:
+            raise self.broken
+        try:
+            self._environment.renew()
+        except StoreError as e:  # there is no environment: recovery opens one
+            self.broken = e
+            self.backoff.begin()
+            raise
+        path = self._environment.path
+        try:
+            written = scrub.scrub(path, self._environment.sync_point)
+        except OSError as e:
+            raise disk_error(e, path, "overwriting deleted rows in") from e
+        log.info("deleted rows overwritten", folder=path, written_bytes=written)
+
     def mark_working(self) -> None:
         """Record that a commit succeeded."""
         self.broken = None
@@ -152,7 +178,8 @@ class Committer:
         results: dict[Operation[Any], Any] = {}
         txn = environment.begin_write()
         try:
-            view = WriteView(environment.tables(txn), environment.snapshot)
+            lowest_lsn = self._clock.now_us() if self._lsns_from_clock else 1
+            view = WriteView(environment.tables(txn), environment.snapshot, lowest_lsn)
             environment.sync_point("begun")
             for operation in batch:
                 before = view.writes

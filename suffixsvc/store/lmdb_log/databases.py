@@ -5,12 +5,14 @@ docs/format.md describes keys and values.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 import lmdb
 
 from suffixsvc.errors import StoreCorruptError, StoreForeignError, StoreFullError
+from suffixsvc.store.files.folder import backup_folder
 from suffixsvc.store.records.framing import corrupt
 from suffixsvc.store.records.keys import SCHEMA_KEY
 from suffixsvc.store.records.table_records import OLDEST_SCHEMA, SCHEMA_VERSION, decode_schema
@@ -77,8 +79,8 @@ class LmdbTables:
         handle = self.handles.get(database)
         if handle is None:
             raise StoreFullError(
-                "the data folder must have a manifest",
-                expected="room for one when the folder was opened",
+                f"the data folder must have the database {database!r}",
+                expected="room for it when the folder was opened",
                 remedy="Free disk space or raise Limits.max_store_bytes, and open it again.",
             )
         self.lmdb_txn.put(key, value, db=handle)
@@ -120,11 +122,13 @@ def open_databases(env: lmdb.Environment, path: str) -> tuple[Handles, int, int]
             raise
         raise _foreign(path, "no schema record") from e
     if not OLDEST_SCHEMA <= schema <= SCHEMA_VERSION:
+        backup = backup_folder(os.path.dirname(path), "N")
         raise StoreForeignError(
-            f"{path} has another schema version",
+            f"{path} must have a schema version of this release or an earlier one",
             expected=f"{OLDEST_SCHEMA} .. {SCHEMA_VERSION}",
-            got=schema,
-            remedy="Open it with the release of suffixsvc that wrote it, or a newer one.",
+            got=f"{schema}, of a newer release",
+            remedy="Open it with the newer release, or restore a backup: the migration from schema N wrote "
+            f"{backup}. The file is left unchanged.",
         )
     handles: dict[Database, lmdb._Database] = {}
     for name, added in SCHEMAS.items():

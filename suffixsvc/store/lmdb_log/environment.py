@@ -34,7 +34,9 @@ from suffixsvc.store.files.folder import DATA_FILE, FULL_ERRNOS, FolderLock, dis
 from suffixsvc.store.files.meta_journal import MetaBeforeImage, MetaJournal
 from suffixsvc.store.lmdb_log.databases import MAX_DATABASES, LmdbTables, create_missing, open_databases
 from suffixsvc.store.lmdb_log.lmdb_errors import store_error_of
+from suffixsvc.store.lmdb_log.migration import back_up
 from suffixsvc.store.lmdb_log.read_write_lock import ReadWriteLock
+from suffixsvc.store.records.table_records import SCHEMA_VERSION
 from suffixsvc.store.transactions.read_view import ReadView
 from suffixsvc.store.transactions.snapshot import Snapshot, load_snapshot
 from suffixsvc.store.transactions.write_view import WriteView
@@ -58,13 +60,15 @@ class Environment:
         map_bytes_cap: the first map is not made larger than this.
         sync: whether commits wait for the disk.
         created_us: creation time of a new file, in microseconds since the epoch.
+        migrate: back up a folder of an older schema, which :meth:`upgrade` may then change; False refuses
+            it, None: it is only read.
         sync_point: called at named points (:mod:`suffixsvc.runtime.sync_points`).
 
     Raises:
         StoreLockedError: the folder is open already.
         StoreForeignError: the data file or journal is another program's, or has another schema version.
         StoreCorruptError: the data file is truncated or damaged.
-        StoreError: the folder cannot be read or written.
+        StoreError: the folder cannot be read or written, or its backup cannot be.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Environment:
         map_bytes_cap: int,
         sync: bool,
         created_us: int,
+        migrate: bool | None,
         sync_point: SyncPoint,
     ) -> None:
         self.pid = os.getpid()
@@ -112,6 +117,8 @@ class Environment:
             self.reload()
             datafile.require_whole(self.path, info)
             datafile.require_own_commits(self.path)
+            if self.schema < SCHEMA_VERSION and migrate is not None:
+                back_up(folder, self.schema, migrate=migrate, sync_point=sync_point)
             with self._env.begin() as txn:
                 #: the last commit
                 self.snapshot = load_snapshot(self.tables(txn))
@@ -286,6 +293,16 @@ class Environment:
             datafile.roll_back(self.path, self.failed_commit)
         self.sync_point("reopen-restored")
         datafile.verify(self.path)
+        self._replace_env()
+        self._journal.clear()
+        self.failed_commit = None
+
+    def _replace_env(self) -> None:
+        """Close the LMDB environment and open the file again; reads wait. It has to hold the last commit.
+
+        Raises:
+            StoreError: there is no environment until a later call succeeds.
+        """
         with self._map_lock.exclusive():
             try:
                 self._close_env()
@@ -298,8 +315,17 @@ class Environment:
                 if isinstance(error, lmdb.Error):
                     raise store_error_of(error, f"opening {self.path} again") from error
                 raise
-        self._journal.clear()
-        self.failed_commit = None
+
+    def renew(self) -> None:
+        """Replace the LMDB environment, whose memory has copies of pages, deleted rows among them, which a
+        later commit may write into the gaps of its pages. Afterwards no reader uses an older transaction than
+        the last one. Store's thread, without an open transaction.
+
+        Raises:
+            StoreError: as after a failed commit, :meth:`reopen` must follow.
+        """
+        self._replace_env()
+        self.sync_point("scrub-renewed")
 
     def _require_same(self, found: Snapshot) -> None:
         """Raise StoreCorruptError unless the file holds the last acknowledged commit."""

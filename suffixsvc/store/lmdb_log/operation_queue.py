@@ -24,6 +24,9 @@ class OperationQueue:
         self._wake = AtomicCondition()
         self._closing = False
 
+    def __len__(self) -> int:
+        return len(self._small) + len(self._bulk)
+
     def put(self, operation: Operation[Any]) -> bool:
         """Append an operation; False once closed."""
         with self._wake:

@@ -97,12 +97,23 @@ class StoreThread:
         self.require_other_thread()
         return self.submit(Operation(lambda view: work(), between_transactions=True)).result()
 
+    def scrub(self) -> None:
+        """Overwrite what the file holds of rows that are deleted, between write transactions, and wait."""
+        # LMDB keeps the pages of the last two transactions
+        self.submit(Operation(WriteView.touch, frees=True)).result()
+        self.call_between_transactions(self._committer.scrub)
+
     def undo_append(self, undo: Undo) -> None:
         """Delete the rows of an interrupted append, and wait.
 
         If that fails it is retried automatically, before anything else is written.
         """
         self.call_between_transactions(lambda: self._add_undo(undo))
+
+    @property
+    def queued(self) -> int:
+        """Number of operations that wait."""
+        return len(self._queue)
 
     @property
     def reopened(self) -> int:

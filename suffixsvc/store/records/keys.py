@@ -19,11 +19,13 @@ COUNTERS_KEY: Final = b"counters"
 NODE_KEY: Final = b"node"
 CLOCK_KEY: Final = b"clock"
 HISTORY_KEY: Final = b"history"
+ERASURE_KEY: Final = b"erasure"
 #: the greatest LSN that a key can hold
 LAST_LSN: Final = 2**64 - 1
 
 _LSN = struct.Struct(">Q")
-_NAMESPACE = struct.Struct(">I")
+#: number of a namespace or a principal
+_NUMBER = struct.Struct(">I")
 _NAMESPACE_LSN = struct.Struct(">IQ")
 _PAYLOAD = struct.Struct(">I16sI")
 _UUID = struct.Struct(">I16s")
@@ -69,9 +71,14 @@ def payload_key_of(raw: bytes) -> PayloadKey:
     return PayloadKey(*_PAYLOAD.unpack(raw))
 
 
+def principal_key(number: int) -> bytes:
+    """Return the key of a principal."""
+    return _NUMBER.pack(number)
+
+
 def state_key(namespace_id: int, name: str) -> bytes:
     """Return the key of a state; with an empty name the prefix of a namespace."""
-    return _NAMESPACE.pack(namespace_id) + encode_text(name)
+    return _NUMBER.pack(namespace_id) + encode_text(name)
 
 
 def uuid_key(namespace_id: int, uuid: bytes) -> bytes:

@@ -13,6 +13,8 @@ from dataclasses import astuple, dataclass, replace
 from typing import Final
 
 from suffixsvc.clock import ClockReading
+from suffixsvc.config import validate_principal
+from suffixsvc.errors import InvalidInputError
 from suffixsvc.store.records.framing import (
     Layout,
     corrupt,
@@ -22,11 +24,11 @@ from suffixsvc.store.records.framing import (
     require_no_flags,
     require_same,
 )
-from suffixsvc.store.records.keys import log_key, namespace_row_key, state_key
+from suffixsvc.store.records.keys import log_key, namespace_row_key, principal_key, state_key
 from suffixsvc.types import OutputId, SegmentRecord
 
 #: schema of a folder: its databases and the meaning of their keys
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 #: folders of this schema and later ones are upgraded to the current schema when they are opened
 OLDEST_SCHEMA: Final = 1
 
@@ -47,6 +49,8 @@ _TOMBSTONE = Layout(b"SXTS", "IIQ")
 _PENDING = Layout(b"SXPD", "I")
 _DELETION = Layout(b"SXDL", "QQII16s")
 _HISTORY = Layout(b"SXHY", "QI")
+_PRINCIPAL = Layout(b"SXPR", "IHH")
+_ERASURE = Layout(b"SXER", "Q")
 _RANGE = struct.Struct("<QQ")
 _RUN = struct.Struct("<QQ")
 
@@ -169,6 +173,41 @@ def decode_namespace(raw: bytes, path_key: bytes) -> NamespaceRow:
     path = decode_text(tail[:path_len], where, "path")
     tokenizer = decode_text(tail[path_len:], where, "tokenizer")
     return NamespaceRow(namespace_id, path, tokenizer, bool(flags & _DELETING))
+
+
+def encode_erasure(lsn: OutputId) -> bytes:
+    """Encode the LSN up to which deleted texts are still to be erased from the disk."""
+    return _ERASURE.encode(lsn)
+
+
+def decode_erasure(raw: bytes) -> OutputId:
+    """Decode the erasure record; StoreCorruptError."""
+    (lsn,) = _ERASURE.decode_fixed(raw, "erasure record")
+    if not lsn:
+        raise corrupt("erasure record: LSN must not be zero")
+    return int(lsn)
+
+
+def encode_principal(number: int, name: str) -> bytes:
+    """Encode the record of a principal; its key is ``principal_key(number)``."""
+    raw_name = encode_text(name)
+    return _PRINCIPAL.encode(number, len(raw_name), 0, tail=raw_name)
+
+
+def decode_principal(raw: bytes, key: bytes) -> tuple[int, str]:
+    """Decode the record of a principal to (number, name); StoreCorruptError."""
+    where = f"principal record {key.hex()}"
+    _, number, name_len, zero, tail = _PRINCIPAL.decode(raw, where)
+    require_length(where, tail, name_len)
+    require_no_flags(where, zero)
+    require_same(where, "number", key, principal_key(number))
+    name = decode_text(tail, where, "name")
+    try:
+        if not validate_principal(name):
+            raise corrupt(f"{where}: name must not be empty")
+    except InvalidInputError as error:
+        raise corrupt(f"{where}: name must be that of a principal", error.expected, error.got) from None
+    return number, name
 
 
 def encode_state(namespace_id: int, name: str, value: bytes) -> bytes:

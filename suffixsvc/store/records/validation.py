@@ -8,7 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace, validate_uuid
+from suffixsvc.config import (
+    PROMPT_TAIL_TOKENS,
+    validate_labels,
+    validate_namespace,
+    validate_principal,
+    validate_uuid,
+)
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, UnknownOutputError
 from suffixsvc.store.records.framing import encode_text
 from suffixsvc.store.records.log_records import Payload, content_hash
@@ -54,7 +60,8 @@ def check_output(output: NewOutput) -> CheckedOutput:
         ttl_seconds=ttl,
         corpus=bool(output.corpus),
         uuid=validate_uuid(output.uuid) if output.uuid else b"",
-        session_id=_text(output.session_id, "session_id"),
+        session_id=check_session_id(output.session_id),
+        principal=validate_principal(output.principal),
         content=content,
         digest=content_hash(content),
     )
@@ -69,6 +76,11 @@ def check_namespace(record: NamespaceRecord) -> None:
 def check_state_name(name: str) -> str:
     """Return the name of a state; InvalidInputError if it is empty or too long."""
     return _text(name, "name of a state", 1)
+
+
+def check_session_id(session_id: str) -> str:
+    """Return the id of a session, "" for none; InvalidInputError if it is too long."""
+    return _text(session_id, "session_id")
 
 
 def _text(text: object, what: str, least: int = 0) -> str:

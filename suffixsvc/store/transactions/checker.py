@@ -1,6 +1,7 @@
 """Consistency check of all records of a store: reads every record and compares the databases.
 
     log row ── names a namespace ─────────────── namespaces
+       ├───── names a principal, or none ─────── principals: numbers from 1 on, different names
        ├───── refers to a payload ────────────── payloads: the content has the hash in its key
        ├───── is counted ─────────────────────── refs: the number of rows that refer to the payload
        ├───── is indexed by namespace ────────── by_namespace: no other entries
@@ -36,6 +37,10 @@ _INDEXES: Final[dict[Database, str]] = {
     "uuids": "uuid",
     "incomplete": "session",
 }
+
+
+#: keys of "meta" that are read with the snapshot, or checked on their own
+_META_KEYS: Final = (keys.SCHEMA_KEY, keys.COUNTERS_KEY, keys.NODE_KEY, keys.HISTORY_KEY, keys.ERASURE_KEY)
 
 
 def check_view(view: ReadView) -> None:
@@ -76,6 +81,7 @@ def findings(view: ReadView) -> Iterator[StoreCorruptError]:
         name = keys.payload_key(lost).hex()
         yield corrupt(f"payload {name} is missing but referred to", references[lost], 0)
     yield from _checked(view, "state", partial(_check_state, view))
+    yield from _checked(view, "principals", lambda _key, _value: None, 4)  # decoded with the snapshot
     totals = view.counters
     for what, expected, got in (
         ("outputs", totals.outputs, counted["log"]),
@@ -117,7 +123,7 @@ def _meta_findings(view: ReadView) -> Iterator[StoreCorruptError]:
             table_records.decode_schema(value)
         elif key == keys.CLOCK_KEY:
             table_records.decode_clock(value)
-        elif key not in (keys.COUNTERS_KEY, keys.NODE_KEY, keys.HISTORY_KEY):
+        elif key not in _META_KEYS:
             raise corrupt(f"meta holds an unknown key {key!r}")
 
     yield from _checked(view, "meta", check_meta)
@@ -132,8 +138,12 @@ def _meta_findings(view: ReadView) -> Iterator[StoreCorruptError]:
         yield corrupt("the counters on disk must be those in memory", view.counters, found.counters)
     if view.tables.has("deletions") and found.history != view.history:
         yield corrupt("the history on disk must be the one in memory", view.history, found.history)
+    if view.tables.has("principals") and found.erasure != view.erasure:
+        yield corrupt("the erasure on disk must be the one in memory", view.erasure, found.erasure)
     if found.names != view.names:
         yield corrupt("the namespaces on disk must be those in memory")
+    if found.principals != view.principals:
+        yield corrupt("the principals on disk must be those in memory")
     if found.manifests != view.manifests:
         yield corrupt("the manifests on disk must be those in memory")
 
@@ -146,6 +156,8 @@ def _check_row(view: ReadView, record: log_records.LogRecord) -> None:
         )
     if number not in view.names.by_id:
         raise corrupt(f"log record {lsn} is of an unknown namespace", got=number)
+    if view.principals.name_of(record.principal) is None:
+        raise corrupt(f"log record {lsn} is of an unknown principal", got=record.principal)
     for database, key, value in index_entries(record):
         if view.tables.get(database, key) != value:
             raise corrupt(f"log record {lsn} is not listed by its {_INDEXES[database]}")

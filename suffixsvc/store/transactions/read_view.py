@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 
 from suffixsvc.clock import ClockReading, ExpiryCutoff
+from suffixsvc.selection import Selection
 from suffixsvc.store.records import keys, log_records, table_records
 from suffixsvc.store.records.framing import corrupt
 from suffixsvc.store.records.validation import unknown_output
@@ -40,11 +41,22 @@ class ReadView:
         self.manifests = snapshot.manifests
         self.node_id = snapshot.node_id
         self.history = snapshot.history
+        self.principals = snapshot.principals
+        self.erasure = snapshot.erasure
         self.run = snapshot.run
 
     def snapshot(self) -> Snapshot:
         """Return the state of the view, changes of this transaction included."""
-        return Snapshot(self.names, self.counters, self.manifests, self.node_id, self.history, self.run)
+        return Snapshot(
+            self.names,
+            self.counters,
+            self.manifests,
+            self.node_id,
+            self.history,
+            self.principals,
+            self.erasure,
+            self.run,
+        )
 
     def log_record(self, lsn: int) -> log_records.LogRecord | None:
         """Return a row of the log, or None; StoreCorruptError."""
@@ -80,6 +92,9 @@ class ReadView:
             what = "namespace" if row is None else "payload"
             raise corrupt(f"log record {record.lsn} refers to a missing {what}")
         payload = log_records.payload_of(record, raw)
+        principal = self.principals.name_of(record.principal)
+        if principal is None:
+            raise corrupt(f"log record {record.lsn} refers to a missing principal", got=record.principal)
         return StoredOutput(
             record.lsn,
             record.written_us / _MICROSECONDS,
@@ -94,6 +109,7 @@ class ReadView:
                 corpus=record.corpus,
                 uuid=self._uuid_of(record),
                 session_id=record.session_id,
+                principal=principal,
             ),
         )
 
@@ -132,6 +148,28 @@ class ReadView:
                 tokens, written_us, ttl_seconds, corpus = log_records.outline_of(raw, lsn)
                 found.append(OutputOutline(lsn, written_us / _MICROSECONDS, tokens, ttl_seconds, corpus))
         return found
+
+    def select(
+        self, number: int, selection: Selection, first: int, limit: int, written_before_us: int
+    ) -> tuple[list[int], int]:
+        """Return the LSNs of selected rows among at most ``limit`` rows of the namespace from ``first`` on.
+
+        Args:
+            written_before_us: time up to which a row was written.
+
+        Returns:
+            (LSNs of selected rows, the last LSN that was looked at; 0: there is no further row).
+        """
+        lsns = self.lsns(number, first, limit=limit)
+        found = []
+        for lsn in lsns:
+            record = self.log_record(lsn)
+            if record is None or record.written_us > written_before_us:
+                continue
+            principal = self.principals.name_of(record.principal)
+            if selection.takes(record.session_id, record.labels, principal or ""):
+                found.append(lsn)
+        return found, lsns[-1] if lsns else 0
 
     # --- identity: the uuid of a row, and incomplete outputs of a session -------------------------------
     #

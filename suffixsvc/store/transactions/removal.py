@@ -15,6 +15,7 @@ from itertools import islice
 from suffixsvc.errors import unknown_namespace
 from suffixsvc.store.records.framing import encode_text
 from suffixsvc.store.records.keys import state_key
+from suffixsvc.store.transactions import erasure
 from suffixsvc.store.transactions.tables import Database
 from suffixsvc.store.transactions.write_view import WriteView
 
@@ -28,6 +29,7 @@ def mark_deleting(view: WriteView, path: str) -> int:
         view.put_namespace(replace(row, deleting=True))
         view.put_deletion(row.namespace_id)
         view.set_manifest(row.namespace_id, ())
+        erasure.request(view)
     return row.namespace_id
 
 

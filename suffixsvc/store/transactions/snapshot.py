@@ -1,4 +1,7 @@
-"""In-memory state of one commit: namespaces, manifests and totals. Read with a transaction of that commit."""
+"""In-memory state of one commit: namespaces, principals, manifests and totals.
+
+Read with a transaction of that commit.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,27 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
+class Principals:
+    """The writers of outputs that the store knows. Immutable: an addition creates a new object.
+
+    Attributes:
+        names: the name of number n is at n - 1. Numbers are never reused.
+        numbers: number of each name.
+    """
+
+    names: tuple[str, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def plus(self, name: str) -> Principals:
+        """Return a copy with one more name."""
+        return Principals((*self.names, name), {**self.numbers, name: len(self.names) + 1})
+
+    def name_of(self, number: int) -> str | None:
+        """Return the name of a number, "" for 0; None if the number is unknown."""
+        return "" if not number else self.names[number - 1] if number <= len(self.names) else None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """State of the last commit. Immutable, so that readers need no lock."""
 
@@ -67,6 +91,9 @@ class Snapshot:
     #: an older schema that had no space for one
     node_id: int = 0
     history: table_records.History = field(default_factory=table_records.History)
+    principals: Principals = field(default_factory=Principals)
+    #: LSN up to which deleted texts are still to be erased from the disk; 0: none
+    erasure: int = 0
     #: number of this run
     run: int = field(default_factory=lambda: secrets.randbits(64) or 1, compare=False)
 
@@ -93,6 +120,7 @@ def load_snapshot(tables: Tables) -> Snapshot:
         manifests.pop(row.namespace_id, None)
     node = tables.get("meta", keys.NODE_KEY)
     history = tables.get("meta", keys.HISTORY_KEY)
+    erasure = tables.get("meta", keys.ERASURE_KEY)
     return Snapshot(
         names,
         counters,
@@ -102,7 +130,23 @@ def load_snapshot(tables: Tables) -> Snapshot:
         table_records.History(counters.last_lsn)
         if history is None
         else table_records.decode_history(history),
+        _load_principals(tables),
+        0 if erasure is None else table_records.decode_erasure(erasure),
     )
+
+
+def _load_principals(tables: Tables) -> Principals:
+    numbers: dict[str, int] = {}
+    for key, value in tables.rows("principals"):
+        number, name = table_records.decode_principal(value, key)
+        if number != len(numbers) + 1 or name in numbers:
+            raise corrupt(
+                f"principal {number} must have the next number and a name of its own",
+                f"number {len(numbers) + 1}",
+                f"name {name!r}",
+            )
+        numbers[name] = number
+    return Principals(tuple(numbers), numbers)
 
 
 def _load_manifests(tables: Tables) -> dict[int, Manifest]:

@@ -13,7 +13,8 @@ uuids         namespace, uuid       -> LSN        (index of log rows with a chos
 incomplete    session id, LSN       -> nothing    (index of incomplete log rows of named sessions)
 pending       first LSN             -> rows of an unfinished append
 deletions     LSN                   -> the output or namespace that was deleted, of the newest deletions
-meta          "schema", "counters", "clock", "node", "history"
+principals    number                -> name of a writer of outputs
+meta          "schema", "counters", "clock", "node", "history", "erasure"
 """
 
 from __future__ import annotations
@@ -36,10 +37,19 @@ Database = Literal[
     "incomplete",
     "pending",
     "deletions",
+    "principals",
 ]
 
 #: databases of later schemas than the first
-_ADDED: Final = {"segments": 2, "tombstones": 2, "uuids": 3, "incomplete": 3, "pending": 3, "deletions": 4}
+_ADDED: Final = {
+    "segments": 2,
+    "tombstones": 2,
+    "uuids": 3,
+    "incomplete": 3,
+    "pending": 3,
+    "deletions": 4,
+    "principals": 5,
+}
 #: all databases, and the schema of folders that added each
 SCHEMAS: Final[Mapping[Database, int]] = {name: _ADDED.get(name, 1) for name in get_args(Database)}
 

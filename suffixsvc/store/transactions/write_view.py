@@ -12,7 +12,13 @@ from dataclasses import replace
 from typing import Final
 
 from suffixsvc.clock import ClockReading, ExpiryCutoff
-from suffixsvc.errors import InvalidInputError, StoreError, namespace_being_deleted, tokenizer_mismatch
+from suffixsvc.errors import (
+    InvalidInputError,
+    LimitExceededError,
+    StoreError,
+    namespace_being_deleted,
+    tokenizer_mismatch,
+)
 from suffixsvc.store.records import keys, log_records, table_records
 from suffixsvc.store.records.framing import corrupt, encode_text
 from suffixsvc.store.records.validation import CheckedOutput, unknown_output
@@ -23,10 +29,16 @@ from suffixsvc.types import AppendedIds, NamespaceRecord, OutputId, SegmentRecor
 
 #: deletions that the log holds: a reader that has followed it up to an older one begins again
 MAX_DELETIONS: Final = 1 << 16
+#: principals that the store knows, all of which are in memory
+MAX_PRINCIPALS: Final = 1 << 16
 
 
 class WriteView(ReadView):
     """Reads and writes of one transaction.
+
+    Args:
+        tables, snapshot: see :class:`ReadView`.
+        lowest_lsn: the least LSN to assign, unless the log is there already.
 
     Attributes:
         writes: number of row writes so far; 0 means that the transaction changes nothing.
@@ -34,8 +46,9 @@ class WriteView(ReadView):
         undone: rows of interrupted appends that were deleted; scans do not receive them.
     """
 
-    def __init__(self, tables: Tables, snapshot: Snapshot) -> None:
+    def __init__(self, tables: Tables, snapshot: Snapshot, lowest_lsn: OutputId = 1) -> None:
         super().__init__(tables, snapshot)
+        self._lowest_lsn = lowest_lsn
         self.writes = 0
         self.deleted: list[StoredOutput] = []
         self.undone: list[StoredOutput] = []
@@ -72,7 +85,8 @@ class WriteView(ReadView):
             "meta", keys.SCHEMA_KEY, table_records.encode_schema(table_records.SCHEMA_VERSION, created_us)
         )
         self.put_node(self.node_id)
-        self.put_history(table_records.History(self.counters.last_lsn))
+        if self.tables.get("meta", keys.HISTORY_KEY) is None:
+            self.put_history(table_records.History(self.counters.last_lsn))
 
     def put_node(self, node_id: int = 0) -> None:
         """Write the node id; 0: a new one, so that readers that followed the log begin again."""
@@ -80,6 +94,13 @@ class WriteView(ReadView):
             self.put_history(table_records.History(self.counters.last_lsn))
         self.node_id = node_id or secrets.randbits(64) or 1
         self.put("meta", keys.NODE_KEY, table_records.encode_node(self.node_id))
+
+    def put_erasure(self, lsn: OutputId) -> None:
+        """Write the LSN up to which deleted texts are still to be erased from the disk."""
+        self.erasure = lsn
+        self.touch()
+        if self.tables.has("principals"):
+            self.put("meta", keys.ERASURE_KEY, table_records.encode_erasure(lsn))
 
     def restore_counters(self, *, last_lsn: OutputId, last_namespace_id: int) -> None:
         """Set the numbers that the log has assigned, which are at least those of its rows."""
@@ -163,6 +184,8 @@ class WriteView(ReadView):
             if self.node_id:  # not in a folder of an older schema
                 uuid = output.uuid or keys.generated_uuid(self.node_id, lsn)
                 record = replace(record, uuid=uuid, node_id=self.node_id, session_id=output.session_id)
+            if output.principal:
+                record = replace(record, principal=self._principal_number(output.principal))
             self._put_record(record, is_new=is_new)
             ids.append(lsn)
         return ids
@@ -183,6 +206,33 @@ class WriteView(ReadView):
         for database, index_key, value in index_entries(record):
             self.put(database, index_key, value)
         self._count(1, is_new, record.token_count, last_lsn=max(self.counters.last_lsn, record.lsn))
+
+    def _principal_number(self, name: str) -> int:
+        """Return the number of a principal, which is added if it is new.
+
+        Raises:
+            StoreFullError: the folder is of an older schema, without room for the current one.
+            LimitExceededError: there are too many.
+        """
+        number = self.principals.numbers.get(name)
+        if number is not None:
+            return number
+        number = len(self.principals.names) + 1
+        if number > MAX_PRINCIPALS:
+            raise LimitExceededError(
+                "principals of a store must not be too many",
+                expected=f"at most {MAX_PRINCIPALS}",
+                got=f"{name!r} besides these",
+                remedy="Write with a principal that wrote before.",
+            )
+        self.put_principal(name)
+        return number
+
+    def put_principal(self, name: str) -> None:
+        """Write the record of a new principal, with the next number."""
+        self.principals = self.principals.plus(name)
+        number = len(self.principals.names)
+        self.put("principals", keys.principal_key(number), table_records.encode_principal(number, name))
 
     def _count(self, outputs: int, payloads: int, tokens: int, **more: int) -> None:
         """Add to the totals."""
@@ -328,7 +378,7 @@ class WriteView(ReadView):
 
     def _next_lsn(self) -> OutputId:
         """Return the LSN to assign next; the first one of a run is recorded."""
-        lsn = self.counters.last_lsn + 1
+        lsn = max(self.counters.last_lsn + 1, self._lowest_lsn)
         if self.tables.has("deletions") and self.history.run_of(lsn) != self.run:
             self.put_history(self.history.with_run(lsn, self.run))
         return lsn
@@ -352,17 +402,6 @@ class WriteView(ReadView):
             if self.log_record(lsn) is not None:
                 self.delete(lsn)
                 self.undone.append(self.deleted.pop())
-
-    def delete_many(self, namespace: str, lsns: Sequence[OutputId]) -> list[StoredOutput]:
-        """Delete those of the rows that exist in the namespace."""
-        number = self.names.require(namespace)
-        return [self.delete(lsn) for lsn in lsns if self._is_of(number, lsn)]
-
-    def _is_of(self, number: int, lsn: int) -> bool:
-        return (
-            0 < lsn <= keys.LAST_LSN
-            and self.tables.get("by_namespace", keys.namespace_row_key(number, lsn)) is not None
-        )
 
     def delete_expired(
         self, cutoff: ExpiryCutoff, opened_lsn: int, limit: int, tokens: int

@@ -80,7 +80,7 @@ void dispatcher_serves_many_threads() {
         threads.emplace_back([&, t] {
             for (int round = 0; round < kRounds; ++round)
                 if (const auto reply =
-                        dispatcher.answer(request(t, t + 4, static_cast<char>(round % 5)), round))
+                        dispatcher.answer(request(t, t + 4, static_cast<char>(round % 5)), round, ""))
                     stepped += taken(*reply, 4);
         });
     threads.emplace_back([&] {
@@ -98,8 +98,10 @@ void dispatcher_serves_many_threads() {
     threads.clear();
     std::size_t tokens = 0;
     for (const auto& session : all.sessions) tokens += session->length();
+    require(taken(*dispatcher.answer(request(0, 1, 0), 0.0, "other/"), 1) == 0,
+            "a scope reached another one's");
     require(tokens == stepped, "the answered batches are not those that were applied");
-    require(!dispatcher.answer("\x1a\x7f", 0.0), "a truncated message was answered");
+    require(!dispatcher.answer("\x1a\x7f", 0.0, ""), "a truncated message was answered");
 }
 
 void threads_step_their_sessions() {

@@ -11,9 +11,9 @@ import structlog
 from suffixsvc.runtime.log_output import queued_log_output
 from suffixsvc.runtime.server_lifecycle import (
     remove_ready_file,
+    report_ready,
     require_writable_ready_file,
     stop_signal,
-    write_ready_file,
 )
 from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.llama.offload import Offload
@@ -63,5 +63,5 @@ def serve_until_signal(
             batch_width=engine.costs.lanes,
             busy_after_seconds=round(server.scheduler.busy_after_seconds, 5),
         )
-        write_ready_file(ready_file, addresses=[server.address])
+        report_ready(ready_file, addresses=[server.address])
         wait_for_stop()

@@ -25,7 +25,7 @@ import structlog
 from h11 import IDLE, SEND_RESPONSE
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from suffixsvc_openai.app.http.request_ids import REQUEST_ID, new_request_id
+from suffixsvc.runtime.request_ids import REQUEST_ID, new_request_id
 from suffixsvc_openai.protocol.errors import RETRY_SECONDS, too_many_connections
 
 _log = structlog.get_logger(__name__)

@@ -6,21 +6,10 @@ to find it in the logs of several servers.
 
 from __future__ import annotations
 
-import re
-import uuid
-from typing import Final
-
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-REQUEST_ID: Final = "x-request-id"
-#: ids of clients that are kept: visible characters, so that none can write lines of a log
-_KEPT: Final = re.compile(r"[!-~]{1,128}")
-
-
-def new_request_id() -> str:
-    """Return an id of a request whose client chose none."""
-    return f"req_{uuid.uuid4().hex}"
+from suffixsvc.runtime.request_ids import REQUEST_ID, request_id
 
 
 class RequestIds:
@@ -34,8 +23,7 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        asked = Headers(scope=scope).get(REQUEST_ID, "")
-        found = asked if _KEPT.fullmatch(asked) else new_request_id()
+        found = request_id(Headers(scope=scope).get(REQUEST_ID, ""))
         scope.setdefault("state", {})["request_id"] = found
 
         async def identified(message: Message) -> None:

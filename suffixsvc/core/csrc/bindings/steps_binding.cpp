@@ -33,13 +33,18 @@ std::vector<Answer> to_answers(std::vector<StepAnswer> answers) {
     return items;
 }
 
-std::vector<Answer> step(StepDispatcher& self, const std::vector<Request>& requests, double now) {
+std::vector<Answer> step(StepDispatcher& self, const std::vector<Request>& requests, double now,
+                         const std::string& scope) {
     std::vector<StepRequest> steps;
     steps.reserve(requests.size());
     for (const auto& [id, seq, tokens, at, max_draft, tree, width, accepted, curve] : requests)
         steps.push_back({id, seq, view(tokens), at, max_draft, static_cast<TreeMode>(tree), width, accepted,
                          curve ? curve->cost : nullptr});
-    return to_answers(released([&] { return self.step(steps, now); }));
+    return to_answers(released([&] { return self.step(steps, now, scope); }));
+}
+
+double scaled(const StepCounters::Counter& counter, double unit) {
+    return static_cast<double>(counter.load()) * unit;
 }
 
 }  // namespace
@@ -68,10 +73,28 @@ void suffixsvc::bind_steps(nb::module_& m) {
                 self->written = std::move(written);
             },
             "written"_a = nb::none())
-        .def_prop_ro("steps", [](const StepCounters& c) { return c.steps.load(); })
-        .def_prop_ro("drafts", [](const StepCounters& c) { return c.drafts.load(); })
-        .def_prop_ro("drafted", [](const StepCounters& c) { return c.drafted.load(); })
-        .def_prop_ro("accepted", [](const StepCounters& c) { return c.accepted.load(); });
+        // Named as the fields of suffixsvc.index.namespace_stats.StepCounts; those with a unit are floats.
+        .def_prop_ro("num_steps", [](const StepCounters& c) { return c.steps.load(); })
+        .def_prop_ro("num_drafts", [](const StepCounters& c) { return c.drafts.load(); })
+        .def_prop_ro("num_draft_tokens", [](const StepCounters& c) { return c.drafted.load(); })
+        .def_prop_ro("num_accepted_tokens", [](const StepCounters& c) { return c.accepted.load(); })
+        .def_prop_ro("num_session_drafts", [](const StepCounters& c) { return c.drafts_by[0].load(); })
+        .def_prop_ro("num_namespace_drafts", [](const StepCounters& c) { return c.drafts_by[1].load(); })
+        .def_prop_ro("num_session_draft_tokens", [](const StepCounters& c) { return c.drafted_by[0].load(); })
+        .def_prop_ro("num_namespace_draft_tokens",
+                     [](const StepCounters& c) { return c.drafted_by[1].load(); })
+        .def_prop_ro("num_session_accepted_tokens",
+                     [](const StepCounters& c) { return c.accepted_by[0].load(); })
+        .def_prop_ro("num_namespace_accepted_tokens",
+                     [](const StepCounters& c) { return c.accepted_by[1].load(); })
+        .def_prop_ro("num_no_context", [](const StepCounters& c) { return c.no_context.load(); })
+        .def_prop_ro("num_not_worth_cost", [](const StepCounters& c) { return c.not_worth_cost.load(); })
+        .def_prop_ro("num_over_limit", [](const StepCounters& c) { return c.over_limit.load(); })
+        .def_prop_ro("expected_tokens",
+                     [](const StepCounters& c) { return scaled(c.expected_millionths, 1e-6); })
+        .def_prop_ro("verify_steps", [](const StepCounters& c) { return scaled(c.verify_millionths, 1e-6); })
+        .def_prop_ro("avoided_seconds", [](const StepCounters& c) { return scaled(c.avoided_ns, 1e-9); })
+        .def_prop_ro("verify_seconds", [](const StepCounters& c) { return scaled(c.verify_ns, 1e-9); });
 
     nb::class_<Curve>(m, "Curve")
         .def(
@@ -165,19 +188,19 @@ void suffixsvc::bind_steps(nb::module_& m) {
                 new (self) StepDispatcher(max_draft, std::string(view(sources)));
             },
             "max_draft"_a, "sources"_a)
-        .def("add", &StepDispatcher::add, "session_id"_a, "slot"_a, Released())
-        .def("remove", &StepDispatcher::remove, "session_id"_a, Released())
+        .def("add", &StepDispatcher::add, "key"_a, "slot"_a, Released())
+        .def("remove", &StepDispatcher::remove, "key"_a, Released())
         .def(
             "answer",
-            [](StepDispatcher& self, nb::bytes request,
-               double now) -> std::variant<std::monostate, nb::bytes, std::vector<Answer>> {
+            [](StepDispatcher& self, nb::bytes request, double now,
+               const std::string& scope) -> std::variant<std::monostate, nb::bytes, std::vector<Answer>> {
                 std::optional<DispatchReply> reply =
-                    released([&] { return self.answer(view(request), now); });
+                    released([&] { return self.answer(view(request), now, scope); });
                 if (!reply) return {};
                 if (reply->items.empty()) return to_bytes(reply->bytes);
                 return to_answers(std::move(reply->items));
             },
-            "request"_a, "now"_a)
-        .def("step", &step, "requests"_a, "now"_a)
+            "request"_a, "now"_a, "scope"_a)
+        .def("step", &step, "requests"_a, "now"_a, "scope"_a)
         .def("close", &StepDispatcher::close);
 }

@@ -30,28 +30,31 @@ bool unpack(std::string_view data, std::vector<Token>& tokens) {
 StepDispatcher::StepDispatcher(std::size_t max_draft, std::string sources)
     : max_draft_(max_draft), sources_(std::move(sources)) {}
 
-void StepDispatcher::add(const std::string& session_id, std::shared_ptr<SessionSlot> slot) {
+void StepDispatcher::add(const std::string& key, std::shared_ptr<SessionSlot> slot) {
     std::shared_ptr<SessionSlot> before;  // destroyed after the lock is released
     const std::scoped_lock lock(mutex_);
-    before = std::exchange(slots_[session_id], std::move(slot));
+    before = std::exchange(slots_[key], std::move(slot));
 }
 
-void StepDispatcher::remove(const std::string& session_id) {
+void StepDispatcher::remove(const std::string& key) {
     decltype(slots_)::node_type removed;  // destroyed after the lock is released
     const std::scoped_lock lock(mutex_);
-    removed = slots_.extract(session_id);
+    removed = slots_.extract(key);
 }
 
-std::vector<StepAnswer> StepDispatcher::step(std::span<const StepRequest> requests, double now) {
+std::vector<StepAnswer> StepDispatcher::step(std::span<const StepRequest> requests, double now,
+                                             std::string_view scope) {
     const std::size_t n = requests.size();
     std::vector<StepAnswer> answers(n);
     std::vector<std::vector<Token>> tokens(n);
     std::vector<Item> items;
     items.reserve(n);
     {
+        std::string key(scope);
         const std::shared_lock lock(mutex_);
         for (std::size_t i = 0; i < n; ++i) {
-            const auto at = slots_.find(std::string(requests[i].session_id));
+            key.resize(scope.size());
+            const auto at = slots_.find(key.append(requests[i].session_id));
             if (at == slots_.end())
                 answers[i] = StepOutcome{.status = StepStatus::unknown_session};
             else
@@ -127,7 +130,8 @@ std::vector<StepAnswer> StepDispatcher::step(std::span<const StepRequest> reques
     return answers;
 }
 
-std::optional<DispatchReply> StepDispatcher::answer(std::string_view request, double now) {
+std::optional<DispatchReply> StepDispatcher::answer(std::string_view request, double now,
+                                                    std::string_view scope) {
     if (closed_) return std::nullopt;
     const std::size_t most_steps = [this] {
         const std::shared_lock lock(mutex_);
@@ -140,7 +144,7 @@ std::optional<DispatchReply> StepDispatcher::answer(std::string_view request, do
     for (const StepRequest& step : batch->steps)
         if (step.tokens.size() > (max_draft_ + 1) * sizeof(Token)) return std::nullopt;
     DispatchReply reply;
-    reply.items = step(batch->steps, now);
+    reply.items = step(batch->steps, now, scope);
     if (batch->no_reply) return DispatchReply{};
     const auto refused = [](const StepAnswer& answer) { return std::holds_alternative<StepOutcome>(answer); };
     if (std::none_of(reply.items.begin(), reply.items.end(), refused)) {

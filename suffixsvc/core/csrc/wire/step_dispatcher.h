@@ -47,19 +47,22 @@ struct DispatchReply {
     std::vector<StepAnswer> items;  // the answers by index in the batch, if one was
 };
 
+// Sessions are found by scope and id: callers choose the ids, and those of different scopes (principals) are
+// unrelated.
 class StepDispatcher {
   public:
     // `sources`: see pack_step_reply. `max_draft`: maximum length of a draft.
     StepDispatcher(std::size_t max_draft, std::string sources);
 
-    void add(const std::string& session_id, std::shared_ptr<SessionSlot> slot);
-    void remove(const std::string& session_id);
-    // Takes steps in parallel on all cores; returns the answer to each. A refused step does not affect the
-    // others.
-    std::vector<StepAnswer> step(std::span<const StepRequest> requests, double now);
+    // `key`: the scope of a session, then its id.
+    void add(const std::string& key, std::shared_ptr<SessionSlot> slot);
+    void remove(const std::string& key);
+    // Takes steps of one scope in parallel on all cores; returns the answer to each. A refused step does not
+    // affect the others.
+    std::vector<StepAnswer> step(std::span<const StepRequest> requests, double now, std::string_view scope);
     // The reply to a serialised StreamRequest, empty for one that wants none; nullopt, without a change, for
     // anything but plain steps of at most a draft and one token. Accepts arbitrary bytes.
-    std::optional<DispatchReply> answer(std::string_view request, double now);
+    std::optional<DispatchReply> answer(std::string_view request, double now, std::string_view scope);
     // From now on answer() returns nullopt.
     void close() { closed_ = true; }
 

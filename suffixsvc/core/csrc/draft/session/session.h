@@ -31,6 +31,20 @@ struct DraftToken {
 
 enum class Shape { chain, tree };
 
+// Why a draft is empty.
+enum class DraftMiss : std::uint8_t {
+    none,        // it is not
+    no_context,  // no context of the position occurred before
+    cost,        // no token is probable enough for its cost, or at all
+    limit,       // the lengths that the caller, its cost curve or its bounds allow are 0
+};
+
+// What Session::draft knows of a draft besides its tokens.
+struct DraftSummary {
+    DraftMiss miss = DraftMiss::none;
+    double expected = 0.0;  // expected number of accepted tokens
+};
+
 // Limits of a draft in addition to its cost. A match is the context that the evidence of the most likely
 // first token agreed on.
 struct DraftBounds {
@@ -68,8 +82,9 @@ class Session {
     void record_step(double step_cost, std::size_t tokens);
     // Adds tokens to the last recorded step, if it is reported in parts.
     void record_more_tokens(std::size_t tokens);
+    // `summary` may be null.
     std::vector<DraftToken> draft(std::size_t max_tokens, const CostCurve& cost, Shape shape,
-                                  const DraftBounds& bounds = {});
+                                  const DraftBounds& bounds = {}, DraftSummary* summary = nullptr);
 
     // Position of the first token that differs from `tokens` placed at `at`, or -1; tokens after the end of
     // the text are not compared.

@@ -61,8 +61,11 @@ void Session::learn_proposed(std::span<const Token> truth) {
 }
 
 std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& cost, Shape shape,
-                                       const DraftBounds& bounds) {
+                                       const DraftBounds& bounds, DraftSummary* summary) {
     std::scoped_lock lock(mutex_);
+    DraftSummary unread;
+    DraftSummary& about = summary ? *summary : unread;
+    about = {.miss = DraftMiss::limit};
     proposed_.clear();
     written_since_ = 0;
     if (cost.empty() || max_tokens == 0 || ended_) return {};
@@ -119,8 +122,10 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
 
     expand(view_, 1.0, -1, -1, 0, root_);
     root_known_ = true;
+    about.miss = candidate_of.empty() ? DraftMiss::no_context : DraftMiss::cost;
     if (!open.empty())
         limit = bounds.longest(candidate_of[static_cast<std::size_t>(open.top().proposed)].match_len, limit);
+    if (limit == 0) about.miss = DraftMiss::limit;
     while (!open.empty() && chosen.size() < limit) {
         const Open best = open.top();
         open.pop();
@@ -147,6 +152,7 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
         if (value > best) {
             best = value;
             take = n;
+            about = {.miss = DraftMiss::none, .expected = expected};
         }
     }
     // Records which texts the draft was taken from: per branch, the last token that a namespace provided.

@@ -16,7 +16,50 @@ std::shared_ptr<const CostCurve> plain_step() {
     return curve;
 }
 
+// A longer time from a draft to its answer is a pause of the caller, not a step.
+constexpr double kLongestStepSeconds = 10.0;
+// Factor by which an observation moves the median of a step's duration.
+constexpr double kMedianStep = 1.1;
+
+void add(StepCounters::Counter& counter, double value, double scale) {
+    if (value > 0.0) counter.fetch_add(static_cast<std::uint64_t>(value * scale), std::memory_order_relaxed);
+}
+
 }  // namespace
+
+void StepCounters::count_draft(const std::vector<DraftToken>& draft, const DraftSummary& summary) {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    steps.fetch_add(1, relaxed);
+    if (draft.empty()) {
+        Counter& missed = summary.miss == DraftMiss::no_context ? no_context
+                          : summary.miss == DraftMiss::cost     ? not_worth_cost
+                                                                : over_limit;
+        missed.fetch_add(1, relaxed);
+        return;
+    }
+    drafts.fetch_add(1, relaxed);
+    drafted.fetch_add(draft.size(), relaxed);
+    std::array<std::size_t, kSources> tokens{};
+    for (const DraftToken& token : draft) ++tokens[token.source];
+    for (std::size_t source = 0; source < tokens.size(); ++source)
+        if (tokens[source] > 0) {
+            drafts_by[source].fetch_add(1, relaxed);
+            drafted_by[source].fetch_add(tokens[source], relaxed);
+        }
+    add(expected_millionths, summary.expected, 1e6);
+}
+
+void PlainStepTimer::note(double cost) {
+    if (started_ == Clock::time_point{}) return;
+    const double elapsed = std::chrono::duration<double>(Clock::now() - started_).count();
+    stop();
+    if (!(cost > 0.0) || elapsed > kLongestStepSeconds) return;
+    const double plain = elapsed / cost;
+    if (seconds_ == 0.0)
+        seconds_ = plain;
+    else
+        seconds_ *= plain > seconds_ ? kMedianStep : 1.0 / kMedianStep;
+}
 
 SessionStepper::SessionStepper(Session& session, std::shared_ptr<StepCounters> counters,
                                std::size_t max_tokens)
@@ -71,20 +114,26 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
     if (!fresh.empty()) {
         const std::size_t accepted = record_cost(arguments, fresh);
         session_.append(fresh, learns_);
-        counters_->accepted.fetch_add(accepted, std::memory_order_relaxed);
+        count_accepted(accepted);
         if (counters_->written) counters_->written->notify();
     }
     if (arguments.max_tokens == 0) return out;
     clear_last_draft();
+    DraftSummary summary;
     last_ = session_.draft(arguments.max_tokens, *arguments.cost, arguments.tree ? Shape::tree : Shape::chain,
-                           arguments.bounds);
+                           arguments.bounds, &summary);
     last_cost_ = arguments.cost;
     last_widest_ = arguments.max_tokens < last_cost_->size() ? arguments.max_tokens + 1 : last_cost_->size();
-    counters_->steps.fetch_add(1, std::memory_order_relaxed);
-    counters_->drafts.fetch_add(!last_.empty(), std::memory_order_relaxed);
-    counters_->drafted.fetch_add(last_.size(), std::memory_order_relaxed);
+    counters_->count_draft(last_, summary);
     out.draft = last_;
+    timer_.start();
     return out;
+}
+
+void SessionStepper::count_accepted(std::size_t accepted) {
+    if (accepted == 0) return;
+    counters_->accepted.fetch_add(accepted, std::memory_order_relaxed);
+    add(counters_->avoided_ns, static_cast<double>(accepted) * timer_.seconds(), 1e9);
 }
 
 void SessionStepper::set_closed(bool closed) {
@@ -100,6 +149,7 @@ void SessionStepper::stop_learning() {
 void SessionStepper::forget_draft() {
     const std::scoped_lock lock(mutex_);
     clear_last_draft();
+    timer_.stop();
 }
 
 // Number of further tokens that agree with the last draft; if one does not, the last draft is cleared.
@@ -108,6 +158,7 @@ std::size_t SessionStepper::match_last_draft(std::span<const Token> truth) {
     for (auto i = static_cast<std::size_t>(agreed_at_ + 1); i < last_.size() && n < truth.size(); ++i)
         if (last_[i].parent == agreed_at_ && last_[i].token == truth[n]) {
             agreed_at_ = static_cast<std::int32_t>(i);
+            counters_->accepted_by[last_[i].source].fetch_add(1, std::memory_order_relaxed);
             ++n;
         }
     agreed_ += n;
@@ -126,6 +177,7 @@ std::size_t SessionStepper::record_cost(const StepArguments& arguments, std::spa
         width = static_cast<std::size_t>(arguments.width);
         const auto accepted = static_cast<std::size_t>(arguments.accepted);
         drafted = std::min(accepted - std::min(accepted, agreed), fresh.size());
+        match_last_draft(fresh.first(drafted));  // counts sources; what was sent may be another draft
         clear_last_draft();
     } else {
         drafted = match_last_draft(fresh);
@@ -133,10 +185,16 @@ std::size_t SessionStepper::record_cost(const StepArguments& arguments, std::spa
     // The next token is the target's own. The reported counts may be arbitrary: a step writes at most as many
     // tokens as its widest draft and one.
     const std::size_t written = std::min({fresh.size(), drafted + 1, widest});
-    if (agreed > 0)
+    if (agreed > 0) {
         session_.record_more_tokens(written);
-    else
-        session_.record_step((*cost)[std::min(width, widest) - 1], written);
+        return drafted;
+    }
+    const double paid = (*cost)[std::min(width, widest) - 1];
+    session_.record_step(paid, written);
+    timer_.note(paid);
+    const double more = paid - cost->front();
+    add(counters_->verify_millionths, more, 1e6);
+    add(counters_->verify_ns, more * timer_.seconds(), 1e9);
     return drafted;
 }
 

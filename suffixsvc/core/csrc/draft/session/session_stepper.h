@@ -9,7 +9,9 @@
 // Threads: a mutex serialises the steps of a session. step_all uses the helper threads of parallel_for.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -22,14 +24,50 @@
 
 namespace suffixsvc {
 
-// Counters of the steps of one namespace, since the process began.
+// Counters of the steps of one namespace, since the process began. A step adds to them without a lock.
 struct StepCounters {
-    std::atomic<std::uint64_t> steps{0};     // that requested a draft
-    std::atomic<std::uint64_t> drafts{0};    // drafts of at least one token
-    std::atomic<std::uint64_t> drafted{0};   // drafted tokens
-    std::atomic<std::uint64_t> accepted{0};  // accepted tokens
+    using Counter = std::atomic<std::uint64_t>;
+    using BySource = std::array<Counter, kSources>;  // DraftToken::source
+
+    Counter steps{0};        // that requested a draft
+    Counter drafts{0};       // drafts of at least one token
+    Counter drafted{0};      // drafted tokens
+    Counter accepted{0};     // accepted tokens
+    BySource drafts_by{};    // drafts with a token of the source
+    BySource drafted_by{};   // drafted tokens of the source
+    BySource accepted_by{};  // accepted tokens of the source, as far as they are of the stepper's own draft
+    // Steps whose draft is empty, by reason; see DraftMiss.
+    Counter no_context{0}, not_worth_cost{0}, over_limit{0};
+    // Expected number of accepted tokens, and the cost of the executed steps beyond that of plain ones in
+    // plain steps; both in millionths.
+    Counter expected_millionths{0}, verify_millionths{0};
+    // The time of the plain steps that accepted tokens replaced, and of verify_millionths; in nanoseconds.
+    Counter avoided_ns{0}, verify_ns{0};
+
+    void count_draft(const std::vector<DraftToken>& draft, const DraftSummary& summary);
+
     // Told of every step that wrote tokens; null: no thread is. Set before the first step.
     std::shared_ptr<WriteSignal> written;
+};
+
+// Estimates the duration of a plain step of one session's target: the median of the time from a draft to the
+// tokens that answer it, divided by the cost of the step. It includes the transport and the target's queue.
+class PlainStepTimer {
+  public:
+    using Clock = std::chrono::steady_clock;
+
+    // A draft is about to be returned.
+    void start() { started_ = Clock::now(); }
+    // The next tokens do not answer the last draft.
+    void stop() { started_ = {}; }
+    // Tokens arrived that a step of this cost wrote.
+    void note(double cost);
+    // The estimate; 0 without an observation.
+    double seconds() const { return seconds_; }
+
+  private:
+    Clock::time_point started_{};  // of the epoch: not started
+    double seconds_ = 0.0;
 };
 
 struct StepArguments {
@@ -94,6 +132,7 @@ class SessionStepper {
     StepOutcome step_locked(const StepArguments& arguments);
     std::size_t match_last_draft(std::span<const Token> truth);
     void clear_last_draft();
+    void count_accepted(std::size_t accepted);
     std::size_t record_cost(const StepArguments& arguments, std::span<const Token> fresh);
 
     std::mutex mutex_;
@@ -109,6 +148,7 @@ class SessionStepper {
     std::int32_t agreed_at_ = -1;
     std::shared_ptr<const CostCurve> last_cost_;
     std::size_t last_widest_ = 1;  // entries of last_cost_ that the last draft could use
+    PlainStepTimer timer_;
 };
 
 struct PlannedStep {

@@ -1,0 +1,95 @@
+"""``suffixsvc health``: whether a server answers, for the health checks of containers and supervisors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from suffixsvc.errors import SuffixError
+
+#: the service's health name for its store
+_DURABILITY: Final = "suffixsvc.v1.SuffixCache/durability"
+
+
+def health(
+    address: Annotated[
+        str,
+        typer.Argument(
+            envvar="SUFFIXSVC_SERVE_LISTEN",
+            show_envvar=False,
+            help="unix:PATH or HOST:PORT of a service, or http://HOST:PORT of suffixsvc openai. Default: the "
+            "first address of $SUFFIXSVC_SERVE_LISTEN.",
+        ),
+    ],
+    durability: Annotated[
+        bool, typer.Option("--durability", help="Also ask whether the service can store outputs.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the answer.")] = 5.0,
+) -> None:
+    """Ask a service or an OpenAI-compatible server whether it serves: exit code 0 if so, else 1.
+
+    A server that drains does not serve. docs/deployment.md.
+    """
+    first = address.split()[0] if address.split() else address
+    if first.startswith(("http://", "https://")):
+        answer = _http(first, timeout)
+    else:
+        answer = _grpc(first, timeout, durability=durability)
+    typer.echo(answer or "serving")
+    if answer:
+        raise typer.Exit(1)
+
+
+def _http(url: str, timeout: float) -> str:
+    """Return why the server does not serve, or ""."""
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    from suffixsvc.errors import InvalidConfigError
+
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=timeout):  # noqa: S310 - http, https
+            return ""
+    except urllib.error.HTTPError as error:
+        return f"not serving: {error.read(300).decode(errors='replace')}"
+    except (http.client.InvalidURL, ValueError) as error:
+        raise InvalidConfigError("ADDRESS must be a URL", expected="http://HOST:PORT", got=error) from None
+    except OSError as error:
+        return f"not reachable: {getattr(error, 'reason', error)}"
+
+
+def _grpc(address: str, timeout: float, *, durability: bool) -> str:
+    """Return why the service does not serve, or "".
+
+    Raises:
+        InvalidConfigError: invalid address.
+    """
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    from suffixsvc.errors import InvalidConfigError
+    from suffixsvc.transport.channels import Channels, close_channel
+    from suffixsvc.transport.peer_credentials import ExpectedPeer
+
+    # without the client, whose modules take longer to load than the answer takes
+    trust = "Have the service listen in a folder that only its user can write to."
+    peer = ExpectedPeer("the service", "Is it running, and is this its address?", trust)
+    channels: Channels[grpc.Channel] = Channels(address, peer, grpc.insecure_channel, close_channel)
+    try:
+        with channels.use() as held:
+            stub = health_pb2_grpc.HealthStub(held.channel)
+            for name in ("", _DURABILITY) if durability else ("",):
+                reply = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=timeout)
+                if reply.status != health_pb2.HealthCheckResponse.SERVING:
+                    return f"not serving: {name or 'the service'} is {reply.ServingStatus.Name(reply.status)}"
+    except grpc.RpcError as error:
+        return f"not reachable: {error.code().name}: {error.details()}"
+    except InvalidConfigError:
+        raise
+    except SuffixError as error:  # no process listens, or one of another user
+        return f"not reachable: {error}"
+    finally:
+        channels.close()
+    return ""

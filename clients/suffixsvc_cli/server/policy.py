@@ -1,0 +1,74 @@
+"""``suffixsvc policy``: check a policy file, and explain what it permits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from suffixsvc_cli.base.groups import verb_group
+from suffixsvc_cli.base.options import AsJson
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="A policy file.")], as_json: AsJson = False
+) -> None:
+    """Check a policy file whole, as the service does when it reads it. Exit code 0: it is valid.
+
+    A running service that finds an invalid file keeps the last valid one.
+    """
+    from suffixsvc.access.policy_file import read_policy_file
+
+    found = read_policy_file(file)
+    principals, grants = found.access.principals, len(found.access.grants)
+    if as_json:
+        typer.echo(json.dumps({"valid": True, "principals": list(principals), "grants": grants}))
+        return
+    if not found.access.required:
+        typer.echo(f"{file}: valid; it has no table [principals], so that callers need no identity")
+    else:
+        typer.echo(f"{file}: valid; {len(principals)} principals, {grants} grants")
+
+
+def explain(
+    principal: Annotated[str, typer.Argument(help="Name of a principal.")],
+    namespace: Annotated[str, typer.Argument(help="Path of a namespace, which need not exist.")],
+    policies: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Policy file.", show_default="none: own prefix only"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain what a principal may do with a namespace, and which lines of the policy file say so.
+
+    suffixsvc policy explain sql-agents acme/sql --policies policies.toml
+    """
+    from suffixsvc.access.policy_file import PolicyFile, read_policy_file
+    from suffixsvc.access.principals import Right, validate_principal
+    from suffixsvc.config import validate_namespace
+
+    validate_principal(principal, "PRINCIPAL")
+    validate_namespace(namespace)
+    read = PolicyFile() if policies is None else read_policy_file(policies)
+    reasons = {
+        right: [g.source for g in read.access.grants.of(principal, namespace) if right in g.right.includes]
+        for right in Right
+    }
+    policy = read.policies.of(namespace)
+    limits = {name: value for name, value in asdict(policy).items() if value is not None}
+    if as_json:
+        rights = {right.value: given for right, given in reasons.items()}
+        typer.echo(
+            json.dumps({"principal": principal, "namespace": namespace, "rights": rights, "limits": limits})
+        )
+        return
+    for right, given in reasons.items():
+        typer.echo(f"{right.value}\t{'yes: ' + '; '.join(given) if given else 'no'}")
+    for name, value in limits.items():
+        typer.echo(f"{name}\t{value}")
+
+
+app = verb_group("Check policy files and explain what they permit (docs/security.md).", check, explain)

@@ -1,0 +1,264 @@
+"""Access control of one server: the tokens and the policy of its files, read again when they change.
+
+A file replaces what was read before only if all of it is valid. Revoked tokens, and rights that were taken
+away, end calls in progress: :meth:`AccessControl.refresh` reports changes to its listeners.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import os
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import unquote
+
+import structlog
+
+from suffixsvc.access.caller import Caller
+from suffixsvc.access.grants import Grants
+from suffixsvc.access.policy_file import AccessPolicy, PolicyFile, read_policy_file
+from suffixsvc.access.principals import EVERY, OPERATOR, Right
+from suffixsvc.access.rate_limits import PrincipalLimits, RateLimiter
+from suffixsvc.access.tokens import TokenFile, Tokens
+from suffixsvc.errors import UnauthenticatedError
+from suffixsvc.policies import Policies
+
+log = structlog.get_logger(__name__)
+
+#: device, inode, time of change and size of a file; None: there is none
+_Signature: TypeAlias = tuple[int, int, int, int] | None
+_UNLIMITED: Final = PrincipalLimits()
+_REMEDY: Final = "Send the header 'authorization: Bearer TOKEN'; `suffixsvc token create` makes a token."
+
+
+class Peer(enum.Enum):
+    """Where a call came from."""
+
+    OWN_USER = "a unix socket that only the service's own user can open"
+    LOOPBACK = "a loopback address"
+    NETWORK = "another machine"
+
+
+class AccessControl:
+    """Authenticates callers, and knows their rights. Thread-safe.
+
+    Args:
+        tokens: file of the tokens; None: there are none. It need not exist yet.
+        policy: policy file; None: no limits, and every principal has its own prefix only.
+        insecure_network: callers from other machines are treated as those of this one.
+
+    Raises:
+        InvalidConfigError: a file is invalid.
+    """
+
+    def __init__(
+        self, tokens: TokenFile | None = None, policy: Path | None = None, *, insecure_network: bool = False
+    ) -> None:
+        self._token_file = tokens
+        self._policy_path = policy
+        self._insecure_network = insecure_network
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[], object]] = []
+        self._public: tuple[str, ...] = ()
+        self._required = False
+        self.rates = RateLimiter()
+        # signatures first: a change while a file is read is found by the next refresh
+        self._token_signature = _signature(None if tokens is None else tokens.path)
+        self._policy_signature = _signature(policy)
+        self._use_tokens(Tokens() if tokens is None else tokens.read())
+        self._use_policy(PolicyFile() if policy is None else read_policy_file(policy))
+
+    @property
+    def required(self) -> bool:
+        """Whether callers must be authenticated. It stays true: a removed file opens nothing."""
+        return self._required
+
+    @property
+    def policies(self) -> Policies:
+        """Limits of namespaces, of the policy file."""
+        return self._policy.policies
+
+    def on_change(self, listener: Callable[[], object]) -> None:
+        """Call a function after tokens or policy have changed, in the thread of :meth:`refresh`."""
+        self._listeners.append(listener)
+
+    def make_public(self, paths: Sequence[str]) -> None:
+        """Let every principal read and follow namespaces: those that sessions read by default."""
+        with self._lock:
+            self._public = tuple(paths)
+            self._grants = self._policy.access.grants.with_public(self._public)
+
+    # ------------------------------------------------------------------------------------ authentication
+
+    def authenticate(self, token: str | None, certificate_names: Sequence[str], peer: Peer) -> Caller:
+        """Return who makes a call.
+
+        Args:
+            token: the presented bearer token; None: none is presented.
+            certificate_names: of the client's verified certificate: subject alternative names, common name.
+            peer: where the call came from.
+
+        Raises:
+            UnauthenticatedError: the token is not valid, or neither token nor certificate names a principal.
+        """
+        if token is not None:
+            return self._caller_of_token(token)
+        of_certificate = self._policy.access.certificates
+        for name in certificate_names:
+            if (principal := of_certificate.get(name)) is not None:
+                return self._caller(principal, f"certificate {name}")
+        if peer is Peer.OWN_USER:
+            return self._caller(OPERATOR, f"user {os.geteuid()}")
+        open_to = peer is Peer.LOOPBACK or self._insecure_network
+        if open_to and not self._required:
+            return self._caller(OPERATOR, "none")
+        raise UnauthenticatedError(
+            "the caller must present a token, or a certificate that names a principal",
+            got=f"none, from {peer.value}"
+            if not certificate_names
+            else f"certificate of {certificate_names[0]!r}",
+            remedy=_REMEDY,
+        )
+
+    def is_valid(self, caller: Caller) -> bool:
+        """Whether the credential of a caller that was authenticated before would still be accepted."""
+        kind, _, name = caller.credential.partition(" ")
+        if kind == "token":
+            return self._tokens.holds(name, datetime.now(UTC))
+        if kind == "certificate":
+            return self._policy.access.certificates.get(name) == caller.principal
+        return kind == "user" or not self._required
+
+    def _caller_of_token(self, presented: str) -> Caller:
+        found = self._tokens.find(presented, datetime.now(UTC))
+        if found is None and self._token_file is not None:
+            if _signature(self._token_file.path) != self._token_signature:  # a new token need not wait
+                self.refresh()
+            found = self._tokens.find(presented, datetime.now(UTC))
+        if found is None:
+            raise UnauthenticatedError(
+                "the token must be one of this service: it is unknown, revoked or expired", remedy=_REMEDY
+            )
+        return self._caller(found.principal, f"token {found.id}")
+
+    def _caller(self, principal: str, credential: str) -> Caller:
+        return Caller(principal, credential, self)
+
+    # ------------------------------------------------------------------------------------------- rights
+
+    @property
+    def grants(self) -> Grants:
+        """The current grants."""
+        return self._grants
+
+    def rights(self, principal: str, path: str) -> frozenset[Right]:
+        """The rights of a principal on a namespace at this moment."""
+        return self._grants.rights(principal, path)
+
+    def everywhere(self, principal: str, right: Right) -> bool:
+        """Whether a principal has a right on every namespace at this moment."""
+        return self._grants.everywhere(principal, right)
+
+    def limits(self, principal: str) -> PrincipalLimits:
+        """The limits of a principal at this moment; the operator has none."""
+        if principal == OPERATOR:
+            return _UNLIMITED
+        found = self._limits.get(principal)
+        return self._default_limits if found is None else found
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def refresh(self) -> None:
+        """Read the files that have changed, and tell the listeners.
+
+        Raises:
+            InvalidConfigError: a file is invalid. What was read before stays in use; each call tries again.
+        """
+        with self._lock:
+            changed = self._refresh_tokens()
+            changed = self._refresh_policy() or changed
+        if changed:
+            for listener in tuple(self._listeners):
+                listener()
+
+    def _refresh_tokens(self) -> bool:
+        if self._token_file is None:
+            return False
+        signature = _signature(self._token_file.path)
+        if signature == self._token_signature:
+            return False
+        self._use_tokens(self._token_file.read())
+        self._token_signature = signature
+        log.info("tokens were read again", tokens=len(self._tokens))
+        return True
+
+    def _refresh_policy(self) -> bool:
+        if self._policy_path is None:
+            return False
+        signature = _signature(self._policy_path)
+        if signature == self._policy_signature:
+            return False
+        self._use_policy(read_policy_file(self._policy_path))
+        self._policy_signature = signature
+        log.info("the policy file was read again", file=str(self._policy_path))
+        return True
+
+    def _use_tokens(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._required = self._required or len(tokens) > 0
+
+    def _use_policy(self, policy: PolicyFile) -> None:
+        self._policy = policy
+        self._grants = policy.access.grants.with_public(self._public)
+        own = policy.access.limits
+        self._default_limits = own.get(EVERY, _UNLIMITED)
+        self._limits = {name: limits.over(self._default_limits) for name, limits in own.items()}
+        self._required = self._required or policy.access.required
+
+    @property
+    def access_policy(self) -> AccessPolicy:
+        """Who may do what, as the policy file says."""
+        return self._policy.access
+
+
+def bearer_token(header: str | bytes) -> str:
+    """The token in an authorization header. UnauthenticatedError: it has another form."""
+    text = header if isinstance(header, str) else header.decode(errors="replace")
+    scheme, _, token = text.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise UnauthenticatedError(
+            "the authorization header must hold a bearer token", expected="'Bearer TOKEN'", got="another form"
+        )
+    return token.strip()
+
+
+def peer_of(name: str) -> Peer:
+    """Where a call came from, by gRPC's name of its peer."""
+    kind, _, address = name.partition(":")
+    if kind == "unix":
+        return Peer.OWN_USER
+    return peer_at(unquote(address.rpartition(":")[0]).strip("[]"))
+
+
+def peer_at(host: str) -> Peer:
+    """Where a connection from an IP address came from."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return Peer.NETWORK
+    mapped = getattr(found, "ipv4_mapped", None)
+    return Peer.LOOPBACK if (mapped or found).is_loopback else Peer.NETWORK
+
+
+def _signature(path: Path | None) -> _Signature:
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,158 @@
+"""The policy file: limits of namespaces and rights of principals, in TOML.
+
+[default]                        limits of every namespace (policies.py)
+[namespaces."acme"]              limits of acme and everything below it
+max_bytes = "4 GiB"
+
+[principals."sql-agents"]        what a principal may do outside its own prefix
+read = ["acme/shared"]
+write = ["acme/shared/sql"]
+follow = []
+admin = []
+certificates = ["sql.acme.example"]
+requests_per_second = 2000       limits of what it sends (rate_limits.py)
+tokens_per_second = 1e6
+max_sessions = 200
+max_message_bytes = "4 MiB"
+
+[principals."*"]                 what every authenticated principal may do
+read = ["public"]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from suffixsvc.access.grants import Grants, grants_of
+from suffixsvc.access.principals import EVERY, Right, validate_principal
+from suffixsvc.access.rate_limits import PrincipalLimits
+from suffixsvc.config import validate_namespace
+from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
+from suffixsvc.policies import Policies, PolicyTable, bytes_of
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPolicy:
+    """Who may do what.
+
+    Attributes:
+        grants: rights on namespaces.
+        limits: of principals that have a table; that of "*" is the default of all others.
+        principals: those that the file names.
+        certificates: subject alternative name or common name of a client's certificate -> principal.
+        required: callers must be authenticated; False: no principal is named, and callers need not be.
+    """
+
+    grants: Grants = field(default_factory=Grants)
+    limits: Mapping[str, PrincipalLimits] = field(default_factory=dict)
+    principals: tuple[str, ...] = ()
+    certificates: Mapping[str, str] = field(default_factory=dict)
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFile:
+    """The contents of a policy file."""
+
+    policies: Policies = field(default_factory=Policies)
+    access: AccessPolicy = field(default_factory=AccessPolicy)
+
+
+def read_policy_file(file: str | os.PathLike[str]) -> PolicyFile:
+    """Read and check a whole policy file, of the form shown in the docstring of this module.
+
+    Raises:
+        InvalidConfigError: names the file, and the invalid line or key.
+    """
+    from suffixsvc.settings import read_toml  # noqa: PLC0415 - pydantic is slow to load
+
+    read = read_toml(_File, file, "policies file")
+    named = read.principals or {}
+    grants = [grant for name, table in named.items() for grant in grants_of(name, table.paths())]
+    return PolicyFile(
+        Policies({path: table.policy() for path, table in read.namespaces.items()}, read.default.policy()),
+        AccessPolicy(
+            Grants(grants),
+            {name: table.limits() for name, table in named.items()},
+            tuple(name for name in named if name != EVERY),
+            _of_certificates(named),
+            required=read.principals is not None,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _PrincipalTable:
+    read: list[str] = field(default_factory=list)
+    write: list[str] = field(default_factory=list)
+    follow: list[str] = field(default_factory=list)
+    admin: list[str] = field(default_factory=list)
+    certificates: list[str] = field(default_factory=list)
+    requests_per_second: float | None = None
+    tokens_per_second: float | None = None
+    max_sessions: int | None = None
+    max_message_bytes: Any = None
+
+    def __post_init__(self) -> None:
+        for right, paths in self.paths().items():
+            for path in paths:
+                _validate_path(right.value, path)
+        for name in self.certificates:
+            if not name.strip() or name != name.strip():
+                raise InvalidConfigError(
+                    "certificates must be names in certificates, without spaces around them",
+                    got=repr(name)[:80],
+                )
+
+        self.limits()
+
+    def limits(self) -> PrincipalLimits:
+        size = bytes_of(self.max_message_bytes)
+        return PrincipalLimits(self.requests_per_second, self.tokens_per_second, self.max_sessions, size)
+
+    def paths(self) -> dict[Right, list[str]]:
+        return {right: getattr(self, right.value) for right in Right}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    default: PolicyTable = field(default_factory=PolicyTable)
+    namespaces: dict[str, PolicyTable] = field(default_factory=dict)
+    principals: dict[str, _PrincipalTable] | None = None
+
+    def __post_init__(self) -> None:
+        for path in self.namespaces:
+            _validate_path(f'namespaces."{path}"', path, "a path")
+        for name, table in (self.principals or {}).items():
+            if name != EVERY:
+                validate_principal(name, f'principals."{name}"')
+            elif table.certificates:
+                raise InvalidConfigError(
+                    'principals."*" must not have certificates', remedy="Name a principal for them."
+                )
+        _of_certificates(self.principals or {})
+
+
+def _validate_path(key: str, path: str, form: str = 'paths, or "*" for every namespace') -> None:
+    if path == EVERY and "*" in form:
+        return
+    try:
+        validate_namespace(path)
+    except InvalidNamespaceError as error:
+        raise InvalidConfigError(f"{key} must be {form}", expected=error.expected, got=error.got) from None
+
+
+def _of_certificates(principals: Mapping[str, _PrincipalTable]) -> dict[str, str]:
+    """Certificate name -> principal. InvalidConfigError if two principals have the same name."""
+    found: dict[str, str] = {}
+    for principal, table in principals.items():
+        for name in table.certificates:
+            if found.setdefault(name, principal) != principal:
+                raise InvalidConfigError(
+                    "principals must not share certificates",
+                    got=f"{name!r} of {found[name]!r} and {principal!r}",
+                )
+    return found

@@ -1,0 +1,1 @@
+"""Metrics of the service for Prometheus: definitions, collection when they are scraped, HTTP."""

@@ -1,0 +1,171 @@
+"""Collector of the service's metrics: reads the engine and the service when it is scraped.
+
+Nothing is counted for it on the path of a step but what the core counts for ``GetStats``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from suffixsvc.access.caller import OPERATOR_CALLER
+from suffixsvc.errors import MissingExtraError
+from suffixsvc.metric_definitions import Metric
+from suffixsvc.service.metrics import definitions as metrics
+from suffixsvc.service.metrics.definitions import PREFIX, Reading
+from suffixsvc.service.metrics.namespace_series import NamespaceSeries, grouped_sums
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+try:
+    from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        InfoMetricFamily,
+    )
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    raise MissingExtraError("server", error.name or "prometheus_client") from None
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as Family
+
+    from suffixsvc.engine import NamespaceStats, SuffixCache
+    from suffixsvc.index.output_use import Distribution
+    from suffixsvc.service.handlers import Handlers
+
+#: namespaces with series of their own, by default
+DEFAULT_NAMESPACES: Final = 200
+#: connected followers with series of their own: those with the largest lag
+MAX_FOLLOWERS: Final = 100
+
+#: label values and the value of one sample
+_Sample: TypeAlias = tuple[Sequence[str], float]
+
+
+def service_registry(
+    cache: SuffixCache, handlers: Handlers, namespaces: int = DEFAULT_NAMESPACES
+) -> CollectorRegistry:
+    """A registry with the metrics of a service and of its process (``process_...``, on Linux).
+
+    Args:
+        cache: the engine.
+        handlers: of the service.
+        namespaces: number of namespaces with series of their own, the busiest; the others are summed.
+    """
+    registry = CollectorRegistry()
+    registry.register(ServiceCollector(cache, handlers, namespaces))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class ServiceCollector(Collector):
+    """See :func:`service_registry`. Thread-safe."""
+
+    def __init__(self, cache: SuffixCache, handlers: Handlers, namespaces: int) -> None:
+        self._cache = cache
+        self._handlers = handlers
+        self._series = NamespaceSeries(namespaces)
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing: the registry need not know the names before they are collected."""
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        """The metrics at this moment."""
+        for family in self._collect():
+            yield family
+            # Its samples have been formatted: threads that wait for the GIL, which serve steps, come first.
+            time.sleep(0)
+
+    def _collect(self) -> Iterator[Family]:
+        namespaces = self._cache.namespace_stats()
+        stats = self._handlers.get_stats(pb.GetStatsRequest(), OPERATOR_CALLER, namespaces)
+        yield _info(metrics.BUILD, self._handlers.get_server_info(pb.GetServerInfoRequest(), OPERATOR_CALLER))
+        yield from self._namespaces(namespaces)
+        yield from _families(CounterMetricFamily, _read(metrics.SERVICE_COUNTERS, [((), stats)]))
+        yield from _families(GaugeMetricFamily, _read(metrics.SERVICE_GAUGES, [((), stats)]))
+        use = self._cache.output_use
+        yield _histogram(metrics.REUSE_GAP, use.reuse_gaps)
+        yield _histogram(metrics.IDLE_BEFORE_EVICT, use.idle_seconds)
+        connected = [each for each in stats.followers if each.connected]
+        connected.sort(key=lambda each: each.lag, reverse=True)
+        yield _family(GaugeMetricFamily, metrics.FOLLOWERS, [((), len(connected))])
+        followers = [((each.follower_id, each.description), each) for each in connected[:MAX_FOLLOWERS]]
+        yield from _families(GaugeMetricFamily, _read(metrics.FOLLOWER_GAUGES, followers))
+        tasks = [((task.name,), task) for task in stats.background_tasks]
+        yield from _families(CounterMetricFamily, _read(metrics.TASK_COUNTERS, tasks))
+        yield from _families(GaugeMetricFamily, _read(metrics.TASK_GAUGES, tasks))
+        yield _family(GaugeMetricFamily, metrics.THREADS, [((), threads_of_process())])
+
+    def _namespaces(self, stats: Mapping[str, NamespaceStats]) -> Iterator[Family]:
+        yield _family(GaugeMetricFamily, metrics.NAMESPACES, [((), len(stats))])
+        counters = {path: _values(metrics.NAMESPACE_COUNTERS, each) for path, each in stats.items()}
+        series = self._series.update(counters, time.monotonic())
+        yield from _by_namespace(CounterMetricFamily, metrics.NAMESPACE_COUNTERS, series)
+        gauges = {path: _values(metrics.NAMESPACE_GAUGES, each) for path, each in stats.items()}
+        yield from _by_namespace(GaugeMetricFamily, metrics.NAMESPACE_GAUGES, grouped_sums(gauges, series))
+        sealed = {path: (each.tokens - each.hot_tokens,) for path, each in stats.items()}
+        reading = (Reading(metrics.SEGMENT_TOKENS, ""),)
+        yield from _by_namespace(GaugeMetricFamily, reading, grouped_sums(sealed, series))
+
+
+def threads_of_process() -> int:
+    """Number of threads of this process; where the system does not tell it, of those that Python knows."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
+    except (OSError, StopIteration):
+        return threading.active_count()
+
+
+def _values(readings: Sequence[Reading], record: object) -> tuple[float, ...]:
+    return tuple(getattr(record, reading.field) for reading in readings)
+
+
+def _read(
+    readings: Sequence[Reading], records: Sequence[tuple[Sequence[str], object]]
+) -> Iterator[tuple[Metric, list[_Sample]]]:
+    """The metrics of records, each with the label values of its record."""
+    for reading in readings:
+        yield reading.metric, [(labels, getattr(record, reading.field)) for labels, record in records]
+
+
+def _by_namespace(
+    kind: Any, readings: Sequence[Reading], series: Mapping[str, Sequence[float]]
+) -> Iterator[Family]:
+    """Families with the label ``namespace`` before their own."""
+    samples: dict[Metric, list[_Sample]] = {}
+    for place, reading in enumerate(readings):
+        rows = samples.setdefault(reading.metric, [])
+        rows += [((path, *reading.values), values[place]) for path, values in series.items()]
+    for metric, rows in samples.items():
+        yield _family(kind, metric._replace(labels=("namespace", *metric.labels)), rows)
+
+
+def _families(kind: Any, readings: Iterable[tuple[Metric, list[_Sample]]]) -> Iterator[Family]:
+    return (_family(kind, metric, samples) for metric, samples in readings)
+
+
+def _family(kind: Any, metric: Metric, samples: Iterable[_Sample]) -> Family:
+    family: Any = kind(PREFIX + metric.name, metric.help, labels=metric.labels)
+    for labels, value in samples:
+        family.add_metric(labels, float(value))
+    made: Family = family
+    return made
+
+
+def _histogram(metric: Metric, distribution: Distribution) -> Family:
+    counts, total = distribution.read()
+    bounds = [*(f"{bound:g}" for bound in distribution.bounds), "+Inf"]
+    return HistogramMetricFamily(
+        PREFIX + metric.name, metric.help, buckets=list(zip(bounds, counts, strict=True)), sum_value=total
+    )
+
+
+def _info(metric: Metric, info: pb.GetServerInfoReply) -> Family:
+    values = {"version": info.version, "instance_id": info.instance_id}
+    return InfoMetricFamily(PREFIX + metric.name, metric.help, value=values)
