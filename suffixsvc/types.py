@@ -142,7 +142,7 @@ class DeletedOutputs(int):
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Result of a deletion by selection: its first stage is done, nobody drafts from what was deleted.
+    """Result of a deletion by selection: its first stage is done, no session drafts from what was deleted.
 
     Attributes:
         outputs: number of stored outputs that were deleted.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, NoReturn, cast
 
@@ -311,6 +312,24 @@ def detail_from_error(error: SuffixError) -> types_pb2.ErrorDetail:
         remedy=_text(error.remedy),
         retry_after_seconds=getattr(error, "retry_after_s", None) or 0.0,
     )
+
+
+def error_metadata(error: SuffixError) -> tuple[tuple[str, bytes], ...]:
+    """Trailing metadata of a call that an error ended."""
+    return ((ERROR_METADATA_KEY, detail_from_error(error).SerializeToString()),)
+
+
+def error_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> SuffixError | None:
+    """The error in the trailing metadata of a call; None if it has none.
+
+    Raises:
+        DecodeError: it cannot be parsed.
+    """
+    for key, value in metadata:
+        if key == ERROR_METADATA_KEY:
+            data = value.encode() if isinstance(value, str) else value
+            return error_from_detail(types_pb2.ErrorDetail.FromString(data))
+    return None
 
 
 def _text(value: object) -> str:

@@ -173,12 +173,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ),
                 "Per second.",
             ),
-            Panel(
-                "Reuse gap",
-                "short",
-                quantiles("reuse_gap_lsns"),
-                "LSNs between an output and a draft from it.",
-            ),
+            Panel("Reuse age", "s", quantiles("reuse_age_seconds"), "Of outputs that drafts are taken from."),
             Panel("Idle before eviction", "s", quantiles("idle_before_evict_seconds")),
             Panel("Namespaces", "short", ((one("namespaces"), "{{instance}}"),)),
         ),
@@ -189,9 +184,9 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Connected", "short", ((one("followers"), "{{instance}}"),)),
             Panel(
                 "Lag",
-                "short",
+                "µs",
                 ((one("follower_lag_lsns", "follower_id, description"), "{{description}}"),),
-                "LSNs.",
+                "Between the last LSN it has applied and the last one of the log.",
             ),
             Panel(
                 "Silent",
@@ -223,15 +218,10 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel("Store", "bytes", ((one("store_bytes"), "{{instance}}"),)),
             Panel(
-                "Log",
-                "short",
-                (
-                    (
-                        f"sum by (instance) (deriv(suffixsvc_last_lsn{{{ALL}}}[$__rate_interval]))",
-                        "{{instance}}",
-                    ),
-                ),
-                "LSNs per second.",
+                "Since the last write",
+                "s",
+                ((f"time() - max by (instance) (suffixsvc_last_lsn{{{ALL}}}) / 1e6", "{{instance}}"),),
+                "LSNs are times in microseconds.",
             ),
             Panel(
                 "Queue of the store",

@@ -6,15 +6,14 @@ away, end calls in progress: :meth:`AccessControl.refresh` reports changes to it
 
 from __future__ import annotations
 
+import contextlib
 import enum
-import ipaddress
 import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
-from urllib.parse import unquote
 
 import structlog
 
@@ -24,7 +23,7 @@ from suffixsvc.access.policy_file import AccessPolicy, PolicyFile, read_policy_f
 from suffixsvc.access.principals import EVERY, OPERATOR, Right
 from suffixsvc.access.rate_limits import PrincipalLimits, RateLimiter
 from suffixsvc.access.tokens import TokenFile, Tokens
-from suffixsvc.errors import UnauthenticatedError
+from suffixsvc.errors import InvalidConfigError, UnauthenticatedError
 from suffixsvc.policies import Policies
 
 log = structlog.get_logger(__name__)
@@ -50,13 +49,19 @@ class AccessControl:
         tokens: file of the tokens; None: there are none. It need not exist yet.
         policy: policy file; None: no limits, and every principal has its own prefix only.
         insecure_network: callers from other machines are treated as those of this one.
+        required: callers must be authenticated even while no token and no principal is named.
 
     Raises:
         InvalidConfigError: a file is invalid.
     """
 
     def __init__(
-        self, tokens: TokenFile | None = None, policy: Path | None = None, *, insecure_network: bool = False
+        self,
+        tokens: TokenFile | None = None,
+        policy: Path | None = None,
+        *,
+        insecure_network: bool = False,
+        required: bool = False,
     ) -> None:
         self._token_file = tokens
         self._policy_path = policy
@@ -64,7 +69,7 @@ class AccessControl:
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], object]] = []
         self._public: tuple[str, ...] = ()
-        self._required = False
+        self._required = required
         self.rates = RateLimiter()
         # signatures first: a change while a file is read is found by the next refresh
         self._token_signature = _signature(None if tokens is None else tokens.path)
@@ -76,6 +81,18 @@ class AccessControl:
     def required(self) -> bool:
         """Whether callers must be authenticated. It stays true: a removed file opens nothing."""
         return self._required
+
+    @property
+    def principals(self) -> frozenset[str]:
+        """Those that a token or a certificate stands for."""
+        policy = self._policy.access
+        of_tokens = (token.principal for token in self._tokens)
+        return frozenset((*of_tokens, *policy.certificates.values()))
+
+    @property
+    def insecure_network(self) -> bool:
+        """Whether callers from other machines are treated as those of this one."""
+        return self._insecure_network
 
     @property
     def policies(self) -> Policies:
@@ -98,14 +115,15 @@ class AccessControl:
         """Return who makes a call.
 
         Args:
-            token: the presented bearer token; None: none is presented.
+            token: the presented bearer token; None: none is presented. Without a file of tokens it is
+                ignored: a client may send that of another service, and OpenAI's clients always send one.
             certificate_names: of the client's verified certificate: subject alternative names, common name.
             peer: where the call came from.
 
         Raises:
             UnauthenticatedError: the token is not valid, or neither token nor certificate names a principal.
         """
-        if token is not None:
+        if token is not None and self._token_file is not None:
             return self._caller_of_token(token)
         of_certificate = self._policy.access.certificates
         for name in certificate_names:
@@ -137,7 +155,8 @@ class AccessControl:
         found = self._tokens.find(presented, datetime.now(UTC))
         if found is None and self._token_file is not None:
             if _signature(self._token_file.path) != self._token_signature:  # a new token need not wait
-                self.refresh()
+                with contextlib.suppress(InvalidConfigError):  # the operator's error, not the caller's
+                    self.refresh()
             found = self._tokens.find(presented, datetime.now(UTC))
         if found is None:
             raise UnauthenticatedError(
@@ -223,35 +242,6 @@ class AccessControl:
     def access_policy(self) -> AccessPolicy:
         """Who may do what, as the policy file says."""
         return self._policy.access
-
-
-def bearer_token(header: str | bytes) -> str:
-    """The token in an authorization header. UnauthenticatedError: it has another form."""
-    text = header if isinstance(header, str) else header.decode(errors="replace")
-    scheme, _, token = text.partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        raise UnauthenticatedError(
-            "the authorization header must hold a bearer token", expected="'Bearer TOKEN'", got="another form"
-        )
-    return token.strip()
-
-
-def peer_of(name: str) -> Peer:
-    """Where a call came from, by gRPC's name of its peer."""
-    kind, _, address = name.partition(":")
-    if kind == "unix":
-        return Peer.OWN_USER
-    return peer_at(unquote(address.rpartition(":")[0]).strip("[]"))
-
-
-def peer_at(host: str) -> Peer:
-    """Where a connection from an IP address came from."""
-    try:
-        found = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return Peer.NETWORK
-    mapped = getattr(found, "ipv4_mapped", None)
-    return Peer.LOOPBACK if (mapped or found).is_loopback else Peer.NETWORK
 
 
 def _signature(path: Path | None) -> _Signature:

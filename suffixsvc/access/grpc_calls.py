@@ -10,13 +10,14 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
+from urllib.parse import unquote
 
 import grpc
 import structlog
 
 from suffixsvc.access.caller import Caller
-from suffixsvc.access.control import AccessControl, bearer_token, peer_of
-from suffixsvc.errors import UnauthenticatedError
+from suffixsvc.access.control import AccessControl, Peer
+from suffixsvc.access.presented import bearer_token, peer_at
 
 log = structlog.get_logger(__name__)
 
@@ -32,15 +33,18 @@ def caller_of(context: grpc.ServicerContext, access: AccessControl) -> Caller:
     Raises:
         UnauthenticatedError: it presents nothing valid.
     """
-    token = None
-    for key, value in context.invocation_metadata():
-        if key == AUTHORIZATION:
-            if token is not None:
-                raise UnauthenticatedError("a call must have one authorization header", got="several")
-            token = bearer_token(value)
+    token = bearer_token(value for key, value in context.invocation_metadata() if key == AUTHORIZATION)
     properties: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]  # not int
     names = [name.decode(errors="replace") for key in _NAMES for name in properties.get(key, ())]
     return access.authenticate(token, names, peer_of(context.peer()))
+
+
+def peer_of(name: str) -> Peer:
+    """Where a call came from, by gRPC's name of its peer."""
+    kind, _, address = name.partition(":")
+    if kind == "unix":
+        return Peer.OWN_USER
+    return peer_at(unquote(address.rpartition(":")[0]).strip("[]"))
 
 
 class LiveCalls:

@@ -438,6 +438,7 @@ class SuffixCache(ClosedOnExit):
                 store_reopened=store.reopened,
                 store_defects=store.defects,
                 store_queue=store.queued,
+                erasure_due=bool(self._parts.store.erasure_due()),
                 **sums,
             )
 

@@ -22,3 +22,4 @@ class CacheStats(NamespaceStats):
     store_reopened: int  #: times that the store was opened again after an I/O error
     store_defects: int  #: unexpected exceptions in the store's thread; each is logged
     store_queue: int  #: operations that wait for the store's thread
+    erasure_due: bool  #: deleted outputs are still to be erased from the disk

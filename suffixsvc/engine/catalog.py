@@ -65,7 +65,7 @@ class Catalog:
         #: told when a session of any namespace has written tokens
         self.written = WriteSignal()
         #: of the outputs of all namespaces, also of those that were deleted
-        self.use = OutputUse(lambda: store.last_lsn)
+        self.use = OutputUse(store.clock.now_us)
         self._lock = AtomicCondition()
         self._strong: dict[str, NamespaceIndex] = {}
         self._weak: weakref.WeakValueDictionary[str, NamespaceIndex] = weakref.WeakValueDictionary()

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from suffixsvc.types import OutputId
 
-#: bounds of the buckets: LSNs, and seconds from a second to a month
-_LSNS: Final = (1, 3, 10, 30, 100, 300, 1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 1e7)
+#: bounds of the buckets: from a second to a month
 _SECONDS: Final = (1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400, 30 * 86400)
+#: ids from here on are times in microseconds, those below are counts (``SuffixCache(ids_from_clock=)``)
+_FIRST_TIME: Final = 10**14
 
 
 class Distribution:
@@ -50,22 +51,24 @@ class OutputUse:
     """The distributions of one cache. Thread-safe.
 
     Args:
-        last_lsn: returns the last LSN of the log, without waiting.
+        now_us: returns the store time.
 
     Attributes:
-        reuse_gaps: LSNs between an output and the end of the log when its use was noted. The core records
-            each output that drafts were taken from once until it is asked, at least twice a minute in a
-            service, and of an index or a segment the 1,024 used last.
+        reuse_ages: seconds between the write of an output and the noting of a use, of outputs whose id is
+            the time of their write. The core records each output that drafts were taken from once until it
+            is asked, at least twice a minute in a service, and of an index or a segment the 1,024 used last.
         idle_seconds: seconds between the last use of an output (its write, if it was never drafted from) and
             its eviction.
     """
 
-    def __init__(self, last_lsn: Callable[[], OutputId]) -> None:
-        self._last_lsn = last_lsn
-        self.reuse_gaps = Distribution(_LSNS)
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self.reuse_ages = Distribution(_SECONDS)
         self.idle_seconds = Distribution(_SECONDS)
 
     def note(self, used: Sequence[OutputId]) -> None:
         """Count outputs that drafts were taken from."""
-        if used:
-            self.reuse_gaps.observe(np.maximum(self._last_lsn() - np.asarray(used, np.int64), 0))
+        ids = np.asarray(used, np.int64)
+        times = ids[ids >= _FIRST_TIME]
+        if times.size:
+            self.reuse_ages.observe(np.maximum(self._now_us() - times, 0) / 1e6)

@@ -12,6 +12,7 @@ import grpc
 import structlog
 
 from suffixsvc.access.control import AccessControl
+from suffixsvc.access.refreshing import refreshing
 from suffixsvc.config import Limits
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.runtime.background import PeriodicTask
@@ -53,8 +54,6 @@ DURABILITY_NAME = f"{SERVICE_NAME}/durability"
 #: calls that may wait for a thread; gRPC itself refuses calls over this number
 WAITING_CALLS = 4096
 LONGEST_EXPIRY_PERIOD_SECONDS = 30.0
-#: time within which a change of tokens or policies takes effect
-ACCESS_PERIOD_SECONDS = 1.0
 #: time for calls in flight to finish once the server stops; idle streams end after it. Longer than
 #: DRAIN_SECONDS (calls/stalls.py), so that the errors of calls that wait for a message are still sent
 STOP_GRACE_SECONDS = 0.5
@@ -105,7 +104,7 @@ class SuffixServer:
         """One thread per task, so that a task that blocks or fails does not delay the others."""
         period = min(LONGEST_EXPIRY_PERIOD_SECONDS, self._limits.session_idle_seconds / 4)
         # the back-off after failures stays close to the period
-        return [
+        tasks = [
             PeriodicTask(
                 name, work, period_seconds=seconds, longest_pause_seconds=LONGEST_EXPIRY_PERIOD_SECONDS
             )
@@ -115,10 +114,10 @@ class SuffixServer:
                 ("evict", self._evict, period),
                 ("durability", self._report_durability, CHECK_INTERVAL_SECONDS),
                 ("live-text", self.handlers.followers.live.run_window, MIN_WINDOW_SECONDS),
-                ("access", self._refresh_access, ACCESS_PERIOD_SECONDS),
                 ("stalled-calls", self._stalled.cancel_overdue, CHECK_INTERVAL_SECONDS),
             )
         ]
+        return [*tasks, refreshing(self._access, self._cancel_revoked)]
 
     def _assemble(self, threads: int) -> grpc.Server:
         server = grpc.server(
@@ -208,9 +207,8 @@ class SuffixServer:
     def _report_durability(self) -> None:
         self._health.set(DURABILITY_NAME, serving=self._cache.durability() is None)
 
-    def _refresh_access(self) -> None:
-        """Read changed tokens and policies, and end the calls of tokens that have expired."""
-        self._access.refresh()
+    def _cancel_revoked(self) -> None:
+        """End the calls of tokens that are revoked or have expired."""
         self._interceptor.live_calls.cancel_revoked()
 
     def _apply_access(self) -> None:

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from suffixsvc.access.caller import Caller
-from suffixsvc.access.control import Peer, peer_of
+from suffixsvc.access.control import Peer
+from suffixsvc.access.grpc_calls import peer_of
 from suffixsvc.engine import ExportJob
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.service.calls.stalls import StalledCalls

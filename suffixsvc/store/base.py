@@ -241,21 +241,13 @@ class Store(LogReading, Manifests, ABC):
     def barrier(self) -> None:
         """Wait until the listener has received what was deleted by commits before this call."""
 
-    def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
-        """Delete one output durably and return it. The payload is deleted with the last output that refers to
-        it.
-
-        Raises:
-            UnknownOutputError: the output does not exist.
-        """
-        return self._call(lambda view: view.delete(output_id, namespace), frees=True)
-
     def forget_many(
         self, namespace: str, output_ids: Sequence[OutputId], *, erase: bool = False
     ) -> list[StoredOutput]:
         """Durably delete those of the outputs that exist; returns them, ordered by id.
 
-        Not atomic: after a crash some of them may remain.
+        A payload is deleted with the last output that refers to it. Not atomic: after a crash some of the
+        outputs may remain.
 
         Args:
             erase: request the erasure of their texts from the disk, in the transactions that delete them.

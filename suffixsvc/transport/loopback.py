@@ -29,7 +29,8 @@ def require_loopback(host: str, port: int, danger: str, family: int = socket.AF_
                 f"cannot listen on {host_and_port(host, port)}: every host that reaches it could {danger}",
                 expected="a loopback address such as 127.0.0.1",
                 got=ip,
-                remedy="Pass --insecure-network if the network is trusted.",
+                remedy="Give it certificates (--tls-cert, --tls-key), or, in a trusted network, pass "
+                "--insecure-network.",
             )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -41,6 +44,16 @@ class ServerTls:
             require_client_authentication=self.client_ca is not None,
         )
 
+    def ssl_context(self) -> ssl.SSLContext:
+        """Context of a socket server. Each connection uses the files as they are at its handshake.
+
+        With ``client_ca`` a client without a certificate of it cannot connect, and TLS is 1.3 or later.
+
+        Raises:
+            InvalidConfigError: a file is unreadable or not PEM; later, the files before stay in use.
+        """
+        return _Contexts(self).outer
+
 
 def server_tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
     """The TLS of a server's options, which are checked; None: none is given.
@@ -74,7 +87,7 @@ class _Reader:
             None if tls.client_ca is None else read_pem(tls.client_ca, "tls client CA"),
         )
         certificate, key, client_ca = contents
-        _require_pair(tls)
+        _server_context(tls)
         configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], client_ca)
         with self._lock:
             self._last = contents
@@ -89,6 +102,49 @@ class _Reader:
         except InvalidConfigError:  # such as a key that is being replaced
             return None
         return None if self._last == before else configuration
+
+
+class _Contexts:
+    """Contexts of a socket server: one that listens, and that of the files as they are, which it hands on to.
+
+    Attributes:
+        outer: the one that listens.
+    """
+
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+        self._signatures = self._signed()
+        self._latest = _server_context(tls)
+        self.outer = _server_context(tls)
+        self.outer.sni_callback = self._choose
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Called by OpenSSL at each handshake, with or without a name."""
+        found = self._signed()
+        if found != self._signatures:
+            with contextlib.suppress(InvalidConfigError):  # such as a key that is being replaced
+                self._latest, self._signatures = _server_context(self._tls), found
+        connection.context = self._latest
+
+    def _signed(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """What changes with the files; None: one is missing."""
+        found: list[tuple[int, int, int] | None] = []
+        for path in (self._tls.certificate, self._tls.key, self._tls.client_ca):
+            try:
+                stat = None if path is None else path.stat()
+            except OSError:
+                stat = None
+            found.append(None if stat is None else (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+        return tuple(found)
+
+
+def certificate_names(certificate: Mapping[str, Any] | None) -> list[str]:
+    """The names in a verified certificate, as ``ssl`` returns it: alternative names, then common names."""
+    if not certificate:
+        return []
+    alternative = [str(name) for _, name in certificate.get("subjectAltName", ())]
+    subject = (pair for group in certificate.get("subject", ()) for pair in group)
+    return alternative + [str(name) for key, name in subject if key == "commonName"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +174,26 @@ class ClientTls:
             None if self.certificate is None else read_pem(self.certificate, "tls certificate"),
         )
 
+    def ssl_context(self) -> ssl.SSLContext:
+        """The same for HTTPS. InvalidConfigError: a file is unreadable or not PEM."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:  # SSLError is an OSError
+            raise InvalidConfigError(
+                f"tls CA {self.ca} and certificate {self.certificate} must be PEM files", got=error
+            ) from None
+        return context
+
     def options(self) -> list[tuple[str, str]]:
         """Options of a channel."""
         name = self.server_name
         return [] if name is None else [("grpc.ssl_target_name_override", name)]
 
 
-def _require_pair(tls: ServerTls) -> None:
-    """Raise InvalidConfigError unless certificate and key are valid, and belong together."""
+def _server_context(tls: ServerTls) -> ssl.SSLContext:
+    """Context of the files. InvalidConfigError unless they are valid and certificate and key a pair."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")
@@ -136,6 +204,13 @@ def _require_pair(tls: ServerTls) -> None:
             f"tls certificate {tls.certificate} must be valid, and its key {tls.key}, without a password",
             got=getattr(error, "reason", None) or error,
         ) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if tls.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        # no session is resumed, or a client of a replaced authority would be verified no more
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0
+    return context
 
 
 def read_pem(path: Path, what: str, label: str = "CERTIFICATE") -> bytes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from suffixsvc.access.control import Peer, peer_of
+from suffixsvc.access.control import Peer
+from suffixsvc.access.grpc_calls import peer_of
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from suffixsvc.transport.tls import ClientTls, ServerTls, server_tls
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
 from suffixsvc_follower import FollowerConfig, connect
 from support.access import until
+from support.command_line import run_verb
 from support.serving import serving
 
 
@@ -169,6 +170,17 @@ def test_replaced_files_are_used_by_new_connections(
         before.certificate.write_bytes(after.certificate.read_bytes())
         until(lambda: reached(after))
         assert not reached(before)
+
+
+def test_health_is_asked_over_tls(
+    cache: SuffixCache, certificates: Certificates, access: AccessControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ServerTls(certificates.certificate, certificates.key)
+    with serving(cache, "localhost:0", access=access, tls=tls) as (_, address):
+        assert run_verb("health", address).returncode == 1
+        monkeypatch.setenv("SUFFIXSVC_TLS_CA", str(certificates.ca))
+        done = run_verb("health", address)
+        assert (done.returncode, done.stdout) == (0, "serving\n")
 
 
 def test_files_are_checked_at_the_start(certificates: Certificates, tmp_path: Path) -> None:

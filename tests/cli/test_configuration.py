@@ -178,7 +178,7 @@ def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[serve]\nmax-session = 2\n", ["serve.max-session;", "expected data, listen, ", "max-sessions"]),
+        ("[serve]\nmax-session = 2\n", ["serve.max-session;", "data, listen, ", "max-sessions"]),
         ("[serve]\nmax_sessions = 2\n", ["serve.max_sessions;", "got max_sessions"]),
         ('[serve]\nmax-sessions = "2"\n', ["serve.max-sessions;", "expected a valid integer", "got '2'"]),
         ("[serve]\nmax-sessions = 2.5\n", ["serve.max-sessions;", "got 2.5"]),

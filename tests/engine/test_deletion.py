@@ -303,7 +303,7 @@ def test_a_deletion_resets_what_its_namespace_has_learned(tmp_path: Path) -> Non
         assert learned(cache, "b") == before
         assert parts_of(cache).store.get_state("a", "learner") is None
         assert parts_of(cache).store.get_state("b", "learner") is not None
-        assert cache.delete(Selection(principal="nobody")) == Deletion()
+        assert cache.delete(Selection(principal="eve")) == Deletion()
         assert learned(cache, "b") == before
     with SuffixCache(tmp_path, background=False) as cache:
         assert learned(cache, "a") == fresh

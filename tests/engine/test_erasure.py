@@ -213,6 +213,28 @@ def test_a_failing_disk_leaves_the_request(folder: Path, monkeypatch: pytest.Mon
         cache.check()
 
 
+def test_a_failure_in_the_background_is_reported_and_retried(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reopened(folder) as cache:
+        maintenance = parts_of(cache).maintenance
+        assert maintenance is not None
+        cache.delete(Selection(principal="ann"))
+        with monkeypatch.context() as patch:
+            patch.setattr("suffixsvc.store.files.scrub.os.pwrite", _fail)
+            maintenance.run_once()
+        assert maintenance.stats().failures_in_a_row == 1
+        assert "overwriting" in maintenance.stats().last_error
+        monkeypatch.setattr(eraser, "_PAUSE_SECONDS", 0.0)
+        maintenance.run_once()  # not yet
+        assert maintenance.stats().failures_in_a_row == 1
+        parts_of(cache).eraser._not_before = 0.0
+        maintenance.run_once()
+        assert maintenance.stats().failures_in_a_row == 0
+        assert_erased(folder)
+        cache.check()
+
+
 def _fail(*_: Any) -> int:
     raise OSError(5, "Input/output error")
 

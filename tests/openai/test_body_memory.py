@@ -185,7 +185,7 @@ def test_a_short_body_of_many_values_is_still_short_when_nothing_is_stored() -> 
 
 def test_the_only_principal_may_use_all() -> None:
     """A server without keys used half of its memory."""
-    memory = BodyMemory(LIMIT, principals=1)
+    memory = BodyMemory(LIMIT, principals=lambda: 1)
     bodies = [HeldBody(memory, "local") for _ in range(LIMIT // SHORT)]
     assert sum(body.add(bytes(2 * SHORT)) for body in bodies) == LONG // (2 * SHORT)
     expected = (LIMIT - memory.held) // SHORT

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import openai
 from suffixsvc_driver.layers.prediction import PredictionLayer
-from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.engine.calibrators import Calibrators
-from support.openai_serving import client_of, cycle_text, running, settings_of
+from support.openai_serving import access_to, client_of, cycle_text, running, settings_of, token_of
 
-ALICE, BOB = "sk-alice-00", "sk-bob-0000"
+ALICE, BOB = token_of("alice"), token_of("bob")
 LAYER = PredictionLayer([1]).spec.name
 
 
@@ -24,7 +23,9 @@ def test_a_principal_has_one_calibrator_while_it_is_used() -> None:
     assert calibrators.of("bob") is not bob
 
 
-def test_wrong_predictions_of_one_principal_do_not_change_those_of_another(cycle: Path) -> None:
+def test_wrong_predictions_of_one_principal_do_not_change_those_of_another(
+    cycle: Path, tmp_path: Path
+) -> None:
     def ask(client: openai.OpenAI, content: str) -> None:
         client.chat.completions.create(
             model="cycle",
@@ -34,7 +35,7 @@ def test_wrong_predictions_of_one_principal_do_not_change_those_of_another(cycle
             prediction={"type": "content", "content": content},
         )
 
-    settings = settings_of(cycle, keys=Keys({ALICE: "alice", BOB: "bob"}))
+    settings = settings_of(cycle, access=access_to(tmp_path, ALICE, BOB))
     with running(settings) as server, client_of(server, ALICE) as alice, client_of(server, BOB) as bob:
         calibrators = server.service.engine.calibrators
         ask(bob, cycle_text("\n", 24))

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import openai
-from suffixsvc_openai.app.http.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
-from support.openai_serving import LANES, client_of, idle, running, settings_of
+from support.openai_serving import LANES, access_to, client_of, idle, running, settings_of, token_of
 
 TURNS = 20
 #: what may be computed, relative to the new tokens of the prompts
@@ -95,13 +94,13 @@ def test_agents_share_their_system_prompt(server: OpenAIServer) -> None:
 
 
 def test_principals_share_no_kv(brief: Path, tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
-    path.write_text('[keys]\n"sk-alice-1" = "alice"\n"sk-alice-2" = "alice"\n"sk-bob-123" = "bob"\n')
+    first, bob, second = token_of("alice"), token_of("bob"), token_of("alice", 1)
+    access = access_to(tmp_path, first, bob, second)
     text = "the same prompt, word for word"
-    with running(settings_of(brief, keys=read_keys(path))) as server:
+    with running(settings_of(brief, access=access)) as server:
         cached = {}
-        for key in ("sk-alice-1", "sk-bob-123", "sk-alice-2"):
+        for key in (first, bob, second):
             with client_of(server, key) as client:
                 answer: Any = client.completions.create(model="brief", prompt=text, max_tokens=2)
                 cached[key] = answer.usage.prompt_tokens_details.cached_tokens
-    assert cached == {"sk-alice-1": 0, "sk-bob-123": 0, "sk-alice-2": len(text) - 1}
+    assert cached == {first: 0, bob: 0, second: len(text) - 1}

@@ -12,16 +12,17 @@ import pytest
 import openai
 from suffixsvc import SuffixCache
 from suffixsvc_driver.targets.llama.model import file_digest
-from suffixsvc_openai.app.http.keys import read_keys
 from support.openai_serving import (
     ENDLESS,
     NO_DRAFTS,
+    access_to,
     client_of,
     idle,
     namespaces,
     running,
     send,
     settings_of,
+    token_of,
 )
 from support.serving import ServeProcess, eventually, socket_dir
 from support.stored import stored_outputs
@@ -127,17 +128,17 @@ def test_metrics_of_an_answer_agree_with_each_other(cycle: Path) -> None:
 
 
 def test_principals_do_not_share(cycle: Path, tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
-    path.write_text('[keys]\n"sk-alice-1" = "alice"\n"sk-alice-2" = "alice"\n"sk-bob-123" = "bob"\n')
-    with running(settings_of(cycle, keys=read_keys(path))) as server:
+    first, bob, second = token_of("alice"), token_of("bob"), token_of("alice", 1)
+    access = access_to(tmp_path, first, bob, second)
+    with running(settings_of(cycle, access=access)) as server:
         answers = {}
-        for key in ("sk-alice-1", "sk-bob-123", "sk-alice-2"):
+        for key in (first, bob, second):
             with client_of(server, key) as client:
                 answers[key] = sampled(client)
             idle(server)
-        assert suffix_tokens(answers["sk-alice-1"]) == 0
-        assert suffix_tokens(answers["sk-bob-123"]) == 0
-        assert suffix_tokens(answers["sk-alice-2"]) > 0
+        assert suffix_tokens(answers[first]) == 0
+        assert suffix_tokens(answers[bob]) == 0
+        assert suffix_tokens(answers[second]) > 0
 
 
 def test_a_cancelled_answer_is_stored_as_incomplete(cycle: Path, data: Path) -> None:

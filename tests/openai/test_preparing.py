@@ -15,11 +15,11 @@ import httpx
 import pytest
 
 from suffixsvc_openai.app.http.body_memory import BodyMemory
-from suffixsvc_openai.app.http.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
-from support.openai_serving import LANES, QUEUE, idle, running, settings_of
+from support.openai_serving import LANES, QUEUE, access_to, idle, running, settings_of, token_of
 from support.serving import PATIENCE_S, eventually
 
+ALICE, BOB = token_of("alice"), token_of("bob")
 LIMIT = 8 << 20
 SIZE = 1 << 20
 #: of this size as many as one principal may have: they take half of the memory for long bodies at most
@@ -29,9 +29,7 @@ THREADS = 4
 
 @pytest.fixture
 def keyed(brief: Path, tmp_path: Path) -> Iterator[OpenAIServer]:
-    path = tmp_path / "keys.toml"
-    path.write_text('[keys]\n"sk-alice-123" = "alice"\n"sk-bob-12345" = "bob"\n')
-    with running(settings_of(brief, keys=read_keys(path))) as server:
+    with running(settings_of(brief, access=access_to(tmp_path, ALICE, BOB))) as server:
         yield server
 
 
@@ -61,7 +59,7 @@ def template(keyed: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
     found.release()  # also after a failure, or the server would not end
 
 
-def chat(server: OpenAIServer, text: str, key: str = "sk-alice-123") -> socket.socket:
+def chat(server: OpenAIServer, text: str, key: str = ALICE) -> socket.socket:
     """Send a chat and leave its answer unread."""
     body = json.dumps({"model": "brief", "messages": [{"role": "user", "content": text}]}).encode()
     host, _, port = server.address.rpartition(":")
@@ -136,7 +134,7 @@ def test_the_number_of_prepared_requests_is_bounded_by_principal(
             )  # fmt: skip
             assert int(headers["retry-after"]) >= 1
         assert service.preparing.requests == {"alice": most}
-        of_bob = chat(keyed, "bob", "sk-bob-12345")
+        of_bob = chat(keyed, "bob", BOB)
         eventually(lambda: "bob" in service.engine._starting.waiting, "bob is not refused")
         assert service.engine.load == (0, 0)
         assert template.rendering == ["ab"] * THREADS
@@ -150,7 +148,7 @@ def test_the_number_of_prepared_requests_is_bounded_by_principal(
         assert set(found) <= {200, 429}, "of one namespace, half of the queue may wait"
     idle(keyed)
     assert not service.preparing.requests
-    assert complete(keyed, "sk-alice-123") == complete(keyed, "sk-bob-12345") == 200
+    assert complete(keyed, ALICE) == complete(keyed, BOB) == 200
 
 
 def test_a_client_that_goes_while_it_waits_for_a_thread_leaves_nothing(

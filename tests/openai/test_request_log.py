@@ -13,18 +13,18 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.run import OpenAIServer
-from support.openai_serving import ENDLESS, client_of, idle, running, send, settings_of
+from support.openai_serving import ENDLESS, access_to, client_of, idle, running, send, settings_of, token_of
 from support.serving import PATIENCE_S, eventually
 
-KEY, SECRET = "sk-alice-1", "abcabcabc"
+KEY, SECRET = token_of("alice"), "abcabcabc"
 Logs = list[MutableMapping[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def keyed(cycle: Path) -> Iterator[OpenAIServer]:
-    with running(settings_of(cycle, context=1 << 15, keys=Keys({KEY: "alice"}))) as server:
+def keyed(cycle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIServer]:
+    access = access_to(tmp_path_factory.mktemp("keys"), KEY, admins=["alice"])
+    with running(settings_of(cycle, context=1 << 15, access=access)) as server:
         yield server
 
 

@@ -12,14 +12,25 @@ import httpx
 import pytest
 
 from suffixsvc import SuffixCache
-from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.run import OpenAIServer
 from suffixsvc_openai.engine.memory import Memory, MemorySession, NotStored
 from suffixsvc_openai.engine.plans import Caller
-from support.openai_serving import ENDLESS, LANES, QUEUE, idle, namespaces, running, send, settings_of
+from support.openai_serving import (
+    ENDLESS,
+    LANES,
+    QUEUE,
+    access_to,
+    idle,
+    namespaces,
+    running,
+    send,
+    settings_of,
+    token_of,
+)
 from support.serving import PATIENCE_S, eventually
 
-ALICE, BOB = {"Authorization": "Bearer sk-alice-1"}, {"Authorization": "Bearer sk-bob-123"}
+TOKENS = token_of("alice"), token_of("bob")
+ALICE, BOB = ({"Authorization": f"Bearer {token}"} for token in TOKENS)
 
 
 def ask(server: OpenAIServer, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
@@ -75,10 +86,10 @@ def test_nothing_of_a_refused_call_is_generated(
     assert [path.split("/")[1] for path in namespaces(data)] == ["default"]
 
 
-def test_a_principal_does_not_fill_the_queue_under_new_names(cycle: Path) -> None:
+def test_a_principal_does_not_fill_the_queue_under_new_names(cycle: Path, tmp_path: Path) -> None:
     """Each name had a right to a place: one client took all of them."""
-    keys = Keys({"sk-alice-1": "alice", "sk-bob-123": "bob"})
-    with running(settings_of(cycle, keys=keys, context=1 << 14)) as server:
+    access = access_to(tmp_path, *TOKENS)
+    with running(settings_of(cycle, access=access, context=1 << 14)) as server:
         clients = occupy(server, LANES, ALICE)
 
         def queue_up(headers: dict[str, str], count: int) -> None:
@@ -100,7 +111,7 @@ def test_a_principal_does_not_fill_the_queue_under_new_names(cycle: Path) -> Non
 
 def test_a_principal_does_not_take_all_namespaces() -> None:
     """Ten thousand names of one principal left none to the others. An answer without one is not stored."""
-    with Memory(SuffixCache(), "model", "tokenizer", most_namespaces=2) as memory:
+    with Memory(SuffixCache(), "model", "tokenizer", most_namespaces=lambda: 2) as memory:
 
         def opened(principal: str, name: str) -> MemorySession | NotStored:
             session = memory.open(Caller(principal, name), [1, 2, 3])

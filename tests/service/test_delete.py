@@ -110,9 +110,11 @@ def test_from_disk_answers_when_no_file_holds_it(client: SuffixClient, tmp_path:
     first = client.delete(Selection(labels={"agent": "x"}))
     assert (first.outputs, first.from_disk) == (1, False)
     assert holds(SECRET[:3])
+    assert client.stats().erasure_due
     assert client.delete(Selection(labels={"agent": "x"}), from_disk=True) == Deletion(from_disk=True)
     assert not any(holds(SECRET[at : at + 2]) for at in range(len(SECRET) - 1))
     assert holds(kept)
+    assert not client.stats().erasure_due
 
 
 def test_a_session_of_the_service_is_retracted_by_its_id(client: SuffixClient, cache: SuffixCache) -> None:

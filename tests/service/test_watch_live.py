@@ -18,10 +18,13 @@ from suffixsvc.service.followers.service import FollowerService
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import watch_pb2
-from suffixsvc_client import ClientSession, SuffixClient
+from suffixsvc_client import ClientConfig, ClientSession, SuffixClient
 from support.service_sessions import LIMITS, open_session, step
 from support.serving import PATIENCE_S
 from support.watching import LocalStream, WatchReader, watched
+
+#: no step is late on a loaded machine
+PATIENT = ClientConfig(step_timeout_s=PATIENCE_S, open_timeout_s=PATIENCE_S, call_timeout_s=PATIENCE_S)
 
 PATH = "acme/sql"
 
@@ -34,7 +37,11 @@ def written(session: ClientSession, *ids: int) -> list[int]:
 def test_live_text_is_what_the_sessions_wrote(tmp_path: Path) -> None:
     """At quiescence every follower holds it, also one that begins meanwhile; then it gives way to the log."""
     rng = random.Random(5)
-    with SuffixCache(tmp_path / "d") as cache, watched(cache) as address, SuffixClient(address) as client:
+    with (
+        SuffixCache(tmp_path / "d") as cache,
+        watched(cache) as address,
+        SuffixClient(address, PATIENT) as client,
+    ):
         cache.namespace(PATH).add_output([1])  # without a generation, the first close would send contents
         sessions = {str(n): client.namespace(PATH).open_session([1] * 100) for n in range(4)}
         other = client.namespace("other").open_session([1])
@@ -118,7 +125,11 @@ def test_a_follower_that_does_not_read_loses_live_text_first_and_gets_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_feed, "MAX_QUEUED_BYTES", 1 << 16)
-    with SuffixCache(tmp_path / "d") as cache, watched(cache) as address, SuffixClient(address) as client:
+    with (
+        SuffixCache(tmp_path / "d") as cache,
+        watched(cache) as address,
+        SuffixClient(address, PATIENT) as client,
+    ):
         cache.namespace(PATH).add_output([1])
         session = client.namespace(PATH).open_session([1])
         reading = threading.Event()

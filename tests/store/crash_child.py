@@ -64,7 +64,7 @@ def work(store: LmdbStore, rng: random.Random, order: dict[str, Any], thread: in
         if what < 0.25 and mine:
             output_id = mine.pop(rng.randrange(len(mine)))
             report(f"- {output_id}")
-            store.forget(NS, output_id)
+            store.forget_many(NS, [output_id])
             report(f"~ {output_id}")
         elif what < 0.32 and thread == 0:
             version = order["seed"] * 100_000 + count

@@ -61,7 +61,7 @@ def trouble(folder: str, kinds: int, count: int) -> dict[str, Any]:
     for _ in range(3):
         append()
     forgotten = acknowledged.pop(1)
-    store.forget(NS, forgotten)
+    store.forget_many(NS, [forgotten])
     assert not refused
     assert store.failure() is None
     for _ in range(4):  # four periods of failure
@@ -76,7 +76,7 @@ def trouble(folder: str, kinds: int, count: int) -> dict[str, Any]:
             assert store.failure() is not None
             output = max(acknowledged)
             try:
-                store.forget(NS, acknowledged[output])
+                store.forget_many(NS, [acknowledged[output]])
             except StoreError:
                 pass
             else:
@@ -94,7 +94,7 @@ def trouble(folder: str, kinds: int, count: int) -> dict[str, Any]:
         read()
         assert append(), "it works again"
         output = max(acknowledged)
-        store.forget(NS, acknowledged.pop(output))
+        store.forget_many(NS, [acknowledged.pop(output)])
     store.check()
     stats = store.stats()
     store.close()

@@ -132,7 +132,7 @@ def fill(folder: Path, map_bytes_initial: int = 4 << 20) -> list[object]:
     store.add_namespace(NamespaceRecord(NS))
     store.append([make_output(range(i + 1, i + 300), labels={"n": str(i)}) for i in range(ROWS)]).result()
     store.append([make_output([1, 2], ttl_seconds=7), make_output([1, 2])]).result()
-    store.forget(NS, 3)
+    store.forget_many(NS, [3])
     store.put_state(NS, "mixer", bytes(5000))
     rows: list[object] = [plain_stored(stored) for stored in store.scan()]
     store.close()

@@ -70,7 +70,7 @@ def test_outputs_and_deletions_share_one_sequence(store: Store) -> None:
     start = store.position()
     assert (start.node_id, start.lsn, start.run) == (node_id_of(store), 0, 0)
     assert store.append([make_output([n]) for n in range(3)]).result() == [1, 2, 3]
-    store.forget(NS, 2)
+    store.forget_many(NS, [2])
     assert store.append([make_output([9])]).result() == [5]
     assert store.position().lsn == store.stats().last_lsn == 5
     found = store.changes(start, [store.generation(NS)])
@@ -88,8 +88,8 @@ def test_only_the_namespaces_asked_for_are_read(store: Store) -> None:
     store.add_namespace(NamespaceRecord(OTHER))
     start = store.position()
     store.append([make_output([n], namespace=path) for n in range(4) for path in (NS, OTHER)]).result()
-    store.forget(OTHER, 2)
-    store.forget(NS, 3)
+    store.forget_many(OTHER, [2])
+    store.forget_many(NS, [3])
     assert ids_after(store, start, NS) == ([1, 5, 7], [3], store.position())
     assert ids_after(store, start, OTHER) == ([4, 6, 8], [2], store.position())
     assert ids_after(store, start, NS, OTHER) == ([1, 4, 5, 6, 7, 8], [2, 3], store.position())
@@ -146,7 +146,7 @@ def test_large_changes_come_in_parts(store: Store, monkeypatch: pytest.MonkeyPat
     written = store.append([make_output(range(n), namespace=rng.choice((NS, OTHER))) for n in sizes]).result()
     gone = rng.sample(written, 15)
     for each in gone:
-        store.forget(store.get(each).output.namespace, each)
+        store.forget_many(store.get(each).output.namespace, [each])
     outputs, deleted, end = ids_after(store, start, NS, OTHER)
     assert outputs == scan_ids(store)
     assert deleted == gone
@@ -163,7 +163,7 @@ def test_old_deletions_are_forgotten(store: Store, monkeypatch: pytest.MonkeyPat
     store.append([make_output([n]) for n in range(9)]).result()
     positions = [store.position()]
     for output_id in range(1, 6):
-        store.forget(NS, output_id)
+        store.forget_many(NS, [output_id])
         positions.append(store.position())
     generation = store.generation(NS)
     found = [store.changes(position, [generation]) for position in positions]
@@ -195,7 +195,7 @@ def test_a_log_does_not_lead_on_from_another_one(store: Store) -> None:
 def test_a_deletion_of_an_unknown_generation_is_none_of_the_reader(store: Store) -> None:
     store.append([make_output([1])]).result()
     start = store.position()
-    store.forget(NS, 1)
+    store.forget_many(NS, [1])
     found = store.changes(start, [store.generation(NS) + 1, 0, -1])
     assert found is not None
     assert (list(found.outputs), list(found.deletions)) == ([], [])
@@ -206,7 +206,7 @@ def test_every_commit_is_announced(store: Store) -> None:
     store.set_commit_listener(seen.append)
     store.append([make_output([1])]).result()
     store.append([make_output([2])]).result()
-    store.forget(NS, 1)
+    store.forget_many(NS, [1])
     store.barrier()
     assert seen[0] == 1
     assert seen == sorted(seen)
@@ -219,12 +219,12 @@ def test_every_commit_is_announced(store: Store) -> None:
 def test_a_position_outlives_the_process(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path / "data")
     store.append([make_output([n]) for n in range(3)], [NamespaceRecord(NS)]).result()
-    store.forget(NS, 1)
+    store.forget_many(NS, [1])
     start = store.position()
     store.close()
     store = LmdbStore(tmp_path / "data")
     assert store.position() == start
-    store.forget(NS, 2)
+    store.forget_many(NS, [2])
     assert ids_after(store, start, NS) == ([], [2], store.position())
     store.close()
 
@@ -304,7 +304,7 @@ def write_golden_folder(folder: Path) -> None:
     store.append(
         [make_output([n], namespace="acme/a") for n in (1, 2, 3)], [NamespaceRecord("acme/a")]
     ).result()
-    store.forget("acme/a", 1)
+    store.forget_many("acme/a", [1])
     store.add_namespace(NamespaceRecord("acme/b"))
     store.delete_namespace("acme/b")
     store.close()
@@ -359,7 +359,7 @@ def test_check_compares_deletions_with_the_log(
 ) -> None:
     store = LmdbStore(tmp_path / "data")
     store.append([make_output([1]), make_output([2])], [NamespaceRecord(NS)]).result()
-    store.forget(NS, 1)
+    store.forget_many(NS, [1])
     store.close()
 
     def add(txn: Any, db: Any) -> None:

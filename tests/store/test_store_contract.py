@@ -147,8 +147,7 @@ def test_an_unknown_output_is_an_error(store: Store, output_id: int) -> None:
     store.append([make_output()]).result()
     with pytest.raises(UnknownOutputError):
         store.get(output_id)
-    with pytest.raises(UnknownOutputError):
-        store.forget(NS, output_id)
+    assert store.forget_many(NS, [output_id]) == []
     assert scan_ids(store) == [1]
 
 
@@ -168,9 +167,9 @@ def test_equal_outputs_share_a_payload_and_keep_their_own_rows(store: Store) -> 
     stats = store.stats()
     assert (stats.outputs, stats.payloads, stats.tokens) == (4, 3, 8)
     assert [store.get(i).output.labels.get("principal") for i in ids[:2]] == ["ann", "bob"]
-    assert store.forget(NS, ids[0]).output.labels == {"principal": "ann"}
+    assert store.forget_many(NS, [ids[0]])[0].output.labels == {"principal": "ann"}
     assert store.stats().payloads == 3
-    assert store.forget(NS, ids[1]).output.token_ids.tolist() == [1, 2]
+    assert store.forget_many(NS, [ids[1]])[0].output.token_ids.tolist() == [1, 2]
     assert store.stats().payloads == 2
     assert store.get(ids[3]).output.token_ids.tolist() == [1, 2]
 
@@ -178,9 +177,9 @@ def test_equal_outputs_share_a_payload_and_keep_their_own_rows(store: Store) -> 
 def test_forgetting_needs_the_right_namespace(store: Store) -> None:
     store.add_namespace(NamespaceRecord(OTHER))
     (output_id,) = store.append([make_output()]).result()
-    for namespace in (OTHER, "acme/never-made"):
-        with pytest.raises(UnknownOutputError):
-            store.forget(namespace, output_id)
+    assert store.forget_many(OTHER, [output_id]) == []
+    with pytest.raises(UnknownNamespaceError):
+        store.forget_many("acme/never-made", [output_id])
     assert scan_ids(store) == [output_id]
 
 
@@ -188,9 +187,8 @@ def test_forgetting_returns_what_it_was_and_works_once(store: Store) -> None:
     output = make_output([4, 5], labels={"a": "b"}, ttl_seconds=5)
     (output_id,) = store.append([output]).result()
     there = plain_stored(store.get(output_id))
-    assert plain_stored(store.forget(NS, output_id)) == there
-    with pytest.raises(UnknownOutputError):
-        store.forget(NS, output_id)
+    assert plain_stored(store.forget_many(NS, [output_id])[0]) == there
+    assert store.forget_many(NS, [output_id]) == []
     stats = store.stats()
     assert (stats.outputs, stats.payloads, stats.tokens, stats.last_lsn) == (0, 0, 0, 2), (
         "the deletion has one, too"
@@ -199,8 +197,8 @@ def test_forgetting_returns_what_it_was_and_works_once(store: Store) -> None:
 
 def test_ids_are_never_used_again(store: Store) -> None:
     assert store.append([make_output(), make_output()]).result() == [1, 2]
-    store.forget(NS, 2)
-    store.forget(NS, 1)
+    store.forget_many(NS, [2])
+    store.forget_many(NS, [1])
     assert store.append([make_output()]).result() == [5], "the deletions are 3 and 4"
 
 
@@ -271,7 +269,7 @@ def test_a_closed_store_refuses_every_call(store: Store) -> None:
         store.scan,
         lambda: next(scan),
         lambda: store.get(1),
-        lambda: store.forget(NS, 1),
+        lambda: store.forget_many(NS, [1]),
         lambda: store.expire(1.0),
         lambda: store.get_state(NS, "x"),
         lambda: store.put_state(NS, "x", b""),
@@ -292,7 +290,7 @@ def test_many_threads_at_once(store: Store) -> None:
             ids = store.append([make_output([n, i]), make_output([1])]).result()
             results[n] += ids
             if i % 4 == 0:
-                store.forget(NS, ids[1])
+                store.forget_many(NS, [ids[1]])
                 results[n].remove(ids[1])
             assert store.get(ids[0]).output.token_ids.tolist() == [n, i]
 

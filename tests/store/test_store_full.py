@@ -64,11 +64,11 @@ def test_a_full_store_can_forget_and_then_take_more(small: Store) -> None:
         fill_up(small, tokens=1)  # to the last page
         held = [s.output_id for s in small.scan()]
         for output_id in held[: len(held) // 2]:
-            small.forget(NS, output_id)
+            small.forget_many(NS, [output_id])
         small.check()
     assert small.expire(4e9)
     for stored in list(small.scan()):
-        small.forget(NS, stored.output_id)
+        small.forget_many(NS, [stored.output_id])
     assert small.stats().outputs == 0
     assert fill_up(small) > 50
 
@@ -92,8 +92,8 @@ def test_a_lower_limit_than_what_is_there_only_stops_growth(tmp_path: Path) -> N
     assert [plain(s.output) for s in store.scan()] == [plain(o) for o in outputs]
     with pytest.raises(StoreFullError):
         store.append([make_output(range(60_000))]).result()
-    store.forget(NS, 1)
-    store.forget(NS, 2)
+    store.forget_many(NS, [1])
+    store.forget_many(NS, [2])
     store.append([make_output(range(100))]).result()
     store.check()
     store.close()
@@ -116,13 +116,13 @@ def test_a_full_disk(tiny_disk: Path) -> None:
     free = os.statvfs(tiny_disk)
     ballast.write_bytes(bytes(free.f_bavail * free.f_frsize))
     # on the full disk deletions, reads and a reopened store work
-    store.forget(NS, 1)
+    store.forget_many(NS, [1])
     store.close()
     store = LmdbStore(tiny_disk / "data")
     store.check()
     assert store.stats().outputs == count - 1
     for stored in list(store.scan())[: count // 2]:
-        store.forget(NS, stored.output_id)
+        store.forget_many(NS, [stored.output_id])
     store.append([make_output([1, 2])]).result()
     store.check()
     store.close()
@@ -145,7 +145,7 @@ def limited_child(folder: str) -> None:
     store.add_namespace(NamespaceRecord(NS))
     count = fill_up(store)
     for stored in list(store.scan())[: count // 2]:
-        store.forget(NS, stored.output_id)
+        store.forget_many(NS, [stored.output_id])
     store.append([make_output([1, 2])]).result()
     store.check()
     store.close()

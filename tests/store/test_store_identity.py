@@ -92,7 +92,7 @@ def test_an_output_that_is_there_is_not_logged_again(store: Store) -> None:
     both = store.append([make_output([9], uuid=twice), make_output([9], uuid=twice)]).result()
     assert (both, repeated_in(both)) == ([4, 4], [1])
     assert store.stats().outputs == store.stats().last_lsn == 4
-    store.forget(NS, 1)
+    store.forget_many(NS, [1])
     assert find(store, NS, UUID) is None
     assert store.append([make_output([1, 2], uuid=UUID)]).result() == [6], "it was forgotten, so it is new"
 
@@ -128,7 +128,7 @@ def test_every_output_has_a_unique_uuid(store: Store) -> None:
     # the same again, as from an export
     again = store.append([store.get(2).output]).result()
     assert (again, repeated_in(again)) == ([2], [0])
-    store.forget(NS, 2)
+    store.forget_many(NS, [2])
     assert find(store, NS, uuid_of(store, 2)) is None
     back = store.append([make_output([1], uuid=uuid_of(store, 2))]).result()
     assert back == [5]
@@ -159,7 +159,7 @@ def test_what_a_session_left_is_found_by_its_id(store: Store) -> None:
     found = store.incomplete("mine")
     assert found == [IncompleteOutput(one, NS, UUID), IncompleteOutput(two, OTHER, uuid_of(store, two))]
     assert store.incomplete("other") == store.incomplete("") == []
-    store.forget(NS, one)
+    store.forget_many(NS, [one])
     assert [each.output_id for each in store.incomplete("mine")] == [two]
     store.delete_namespace(OTHER)
     assert store.incomplete("mine") == []

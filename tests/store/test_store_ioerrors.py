@@ -154,7 +154,7 @@ def test_while_it_cannot_be_opened_reads_go_on_and_writes_say_why(
         assert store.get(1).output.token_ids.tolist() == [1, 2, 3]
         assert [s.output_id for s in store.scan()] == [1]
     with pytest.raises(StoreError):
-        store.forget(NS, 1)
+        store.forget_many(NS, [1])
     broken.clear()
     until_it_works(store)
     assert store.append([make_output([8])]).result() == [2]

@@ -18,7 +18,7 @@ def test_the_listener_is_called_before_the_deletion_returns(store: Store, clock:
     store.set_deletion_listener(lambda rows: deleted.append([s.output_id for s in rows]))
     store.append([make_output([i], ttl_seconds=5) for i in range(6)]).result()
     assert deleted == []
-    store.forget(NS, 2)
+    store.forget_many(NS, [2])
     assert deleted == [[2]]
     store.forget_many(NS, [1, 2, 3])
     assert deleted == [[2], [1, 3]]
@@ -76,7 +76,7 @@ def test_an_exception_of_a_listener_has_no_effect(store: Store) -> None:
 
     store.set_deletion_listener(listener)
     assert store.append([make_output([1])], on_committed=listener).result() == [1]
-    assert store.forget(NS, 1).output_id == 1
+    assert store.forget_many(NS, [1])[0].output_id == 1
     assert store.append([make_output([1])]).result() == [3]
 
 

@@ -66,7 +66,7 @@ def test_a_segment_stands_for_the_range_of_its_outputs(store: Store) -> None:
 def test_forgetting_leaves_a_tombstone_only_where_a_segment_holds_the_output(store: Store) -> None:
     ids = append(store, 5, ttl_seconds=5)
     seal(store, "a", ids[:4])
-    store.forget(NS, ids[0])
+    store.forget_many(NS, [ids[0]])
     assert [s.output_id for s in store.forget_many(NS, [ids[4], ids[1], ids[1], 99])] == [ids[1], ids[4]]
     assert buried(store) == {ids[0]: 1, ids[1]: 2}
     store.check()
@@ -89,7 +89,7 @@ def test_forgetting_many_knows_namespaces(store: Store) -> None:
 def test_what_was_deleted_while_a_segment_was_built_gets_its_tombstone_with_it(store: Store) -> None:
     ids = append(store, 3)
     sizes = {i: i for i in ids}
-    store.forget(NS, ids[1])
+    store.forget_many(NS, [ids[1]])
     assert buried(store) == {}
     store.add_segment(NS, "a", 1, sizes)
     assert buried(store) == {ids[1]: 2}
@@ -128,7 +128,7 @@ def test_adjacent_segments_are_replaced_and_obsolete_tombstones_removed(store: S
     assert merged == SegmentRecord("m", 3, 6, 3, 14, 5)
     assert buried(store) == {1: 1, 2: 2, 8: 8}, "others' tombstones stay"
     store.check()
-    store.forget(NS, 5)
+    store.forget_many(NS, [5])
     assert store.replace_segments(NS, ["m"], "n", 5, []) == SegmentRecord("n", 3, 6, 3, 14, 5)
     assert buried(store).keys() == {1, 2, 5, 8}, "it was not left out"
     store.check()
@@ -143,7 +143,7 @@ def test_segments_that_are_not_adjacent_cannot_be_merged(store: Store) -> None:
             store.replace_segments(NS, names, "m", 1, [])
     with pytest.raises(ManifestError, match="already"):
         store.replace_segments(NS, ["a", "b"], "c", 1, [])
-    store.forget(NS, ids[5])
+    store.forget_many(NS, [ids[5]])
     store.replace_segments(NS, ["c", "d"], "m", 1, [])
     assert [record.name for record in store.segments(NS)] == ["a", "b", "m"]
     store.check()
@@ -158,7 +158,7 @@ def test_a_dropped_segment_leaves_its_range_to_the_log(store: Store) -> None:
     assert buried(store) == {3: 3}
     with pytest.raises(ManifestError):
         store.drop_segments(NS, ["a"])
-    store.forget(NS, 2)
+    store.forget_many(NS, [2])
     assert buried(store) == {3: 3}
     store.check()
 
@@ -256,7 +256,7 @@ def test_a_folder_of_schema_1_gets_a_manifest_when_it_is_opened(tmp_path: Path) 
         store.close()
     store = LmdbStore(folder)
     store.add_segment("acme/a", "a", 1, {3: 40})
-    store.forget("acme/a", 3)
+    store.forget_many("acme/a", [3])
     assert store.tombstones("acme/a") == {3: 40}
     store.check()
     store.close()
@@ -275,7 +275,7 @@ def test_without_room_for_a_manifest_history_is_served_and_nothing_sealed(tmp_pa
     assert store.tombstones("acme/a") == {}
     with pytest.raises(StoreFullError, match="'segments'"):
         store.add_segment("acme/a", "a", 1, {3: 40})
-    store.forget("acme/a", 3)
+    store.forget_many("acme/a", [3])
     store.check()
     store.close()
 

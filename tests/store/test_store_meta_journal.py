@@ -325,8 +325,8 @@ def test_one_failed_commit_on_a_full_disk_leaves_a_store_that_makes_room(
                 ballast.write(bytes(4096))
         with capture_logs() as logs, contextlib.closing(LmdbStore(folder)) as store:
             with one_commit_fails(monkeypatch), pytest.raises(StoreFullError):
-                store.forget(NS, 1)
-            store.forget(NS, 1)
+                store.forget_many(NS, [1])
+            store.forget_many(NS, [1])
             until_it_works(store)
             for number in (4, 5, 6):
                 assert store.append([make_output([number])]).result(60) == [number + 1]

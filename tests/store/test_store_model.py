@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from store_testing import Clock, find, make_output, node_id_of, plain
 
-from suffixsvc.errors import InvalidInputError, ManifestError, UnknownNamespaceError, UnknownOutputError
+from suffixsvc.errors import InvalidInputError, ManifestError, UnknownNamespaceError
 from suffixsvc.log_types import LogChanges
 from suffixsvc.store import LmdbStore, MemoryStore
 from suffixsvc.store.base import Store
@@ -194,17 +194,6 @@ class StoreMachine(RuleBasedStateMachine):
         uuid = generated_uuid(node_id_of(self.store), output_id)
         self.append([make_output(tokens, namespace=namespace, uuid=uuid)])
 
-    @rule(data=st.data())
-    def forget(self, data: st.DataObject) -> None:
-        output_id = data.draw(st.integers(1, self.last + 1))
-        namespace = data.draw(st.sampled_from(PATHS))
-        if output_id in self.rows and self.rows[output_id][1]["namespace"] == namespace:
-            deleted = self.store.forget(namespace, output_id)
-            assert (deleted.written_at, plain(deleted.output)) == self.take(output_id)
-        else:
-            with pytest.raises(UnknownOutputError):
-                self.store.forget(namespace, output_id)
-
     @rule(data=st.data(), namespace=st.sampled_from(PATHS))
     def forget_many(self, data: st.DataObject, namespace: str) -> None:
         ids = data.draw(st.lists(st.integers(1, self.last + 1), max_size=6))
@@ -220,7 +209,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def forget_the_newest(self) -> None:
         newest = max(self.rows)
-        self.store.forget(self.take(newest)[1]["namespace"], newest)
+        self.store.forget_many(self.take(newest)[1]["namespace"], [newest])
 
     @rule(seconds=st.integers(0, 6))
     def time_passes(self, seconds: int) -> None:
@@ -269,7 +258,7 @@ class StoreMachine(RuleBasedStateMachine):
             drawn += [stored for stored in [next(scan, None)] if stored is not None]
         if expected and self.rows:
             output_id = data.draw(st.sampled_from(sorted(self.rows)))
-            self.store.forget(self.take(output_id)[1]["namespace"], output_id)
+            self.store.forget_many(self.take(output_id)[1]["namespace"], [output_id])
         if data.draw(st.booleans()):
             self.delete_namespace(data.draw(st.sampled_from(sorted(self.paths or PATHS))))
         self.append(data.draw(st.lists(outputs, max_size=1)))

@@ -35,7 +35,7 @@ def test_an_outline_of_many_outputs_has_each_of_them_once(
     ids = store.append([make_output([n + 1]) for n in range(11)]).result()
     outline = store.outline(NS)
     seen = [next(outline).output_id for _ in range(5)]
-    store.forget(NS, ids[0])
+    store.forget_many(NS, [ids[0]])
     [late] = store.append([make_output([99])]).result()
     seen += [row.output_id for row in outline]
     assert seen in (ids, [*ids, late])

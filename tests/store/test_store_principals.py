@@ -71,7 +71,7 @@ def test_every_output_has_its_principal(store: Store) -> None:
     assert [store.get(n + 1).output.principal for n in range(len(wanted))] == wanted
     deleted: list[Any] = []
     store.set_deletion_listener(deleted.extend)
-    store.forget(NS, 3)
+    store.forget_many(NS, [3])
     store.barrier()
     assert [stored.output.principal for stored in deleted] == ["bob"]
 
@@ -79,13 +79,13 @@ def test_every_output_has_its_principal(store: Store) -> None:
 def test_equal_texts_of_two_principals_share_a_payload_and_nothing_else(store: Store) -> None:
     store.append([make_output([1, 2], principal="ann"), make_output([1, 2], principal="bob")]).result()
     assert store.stats().payloads == 1
-    store.forget(NS, 1)
+    store.forget_many(NS, [1])
     assert principals(store) == ["bob"]
 
 
 def test_a_number_is_kept_after_its_last_output(store: Store) -> None:
     store.append([make_output([1], principal="ann")]).result()
-    store.forget(NS, 1)
+    store.forget_many(NS, [1])
     store.append([make_output([2], principal="bob"), make_output([3], principal="ann")]).result()
     with store._log.read() as view:
         assert [view.log_record(lsn).principal for lsn in (3, 4)] == [2, 1]  # type: ignore[union-attr]

@@ -234,7 +234,7 @@ def fill_golden_folder(folder: Path) -> list[Any]:
     )
     store.append([first, make_output([5, 6], namespace="acme/b", ttl_seconds=60), first]).result()
     store.append([make_output([9], namespace="acme/b", incomplete=True, corpus=True)]).result()
-    store.forget("acme/a", 1)
+    store.forget_many("acme/a", [1])
     store.put_state("acme/a", "mixer", b"\x01\x02")
     rows = [plain_stored(stored) for stored in store.scan()]
     store.close()

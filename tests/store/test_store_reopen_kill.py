@@ -78,7 +78,7 @@ class Truth:
             if there is not None:  # once seen, it must stay
                 self.acknowledged[self.under_way] = there
             (new,) = store.append([make_output([10**6] * 3)]).result(60)
-            store.forget(NS, new)
+            store.forget_many(NS, [new])
         finally:
             store.close()
 

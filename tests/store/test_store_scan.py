@@ -31,7 +31,7 @@ def test_a_scan_is_a_snapshot_of_its_first_step(store: Store) -> None:
     drawn = [next(scan).output_id]
     store.append([make_output([7000])]).result()
     for output_id in (1, 2, 3, 400, 700):
-        store.forget(NS, output_id)
+        store.forget_many(NS, [output_id])
     drawn += [next(scan).output_id for _ in range(300)]
     while store.expire(4e9):
         pass
@@ -46,7 +46,7 @@ def test_a_scan_yields_complete_rows_after_their_deletion(store: Store) -> None:
     scan = store.scan()
     first = next(scan)
     for output_id in range(1, 301):
-        store.forget(NS, output_id)
+        store.forget_many(NS, [output_id])
     assert [plain(s.output) for s in (first, *scan)] == [plain(o) for o in outputs]
 
 
@@ -54,5 +54,5 @@ def test_an_abandoned_scan_is_removed(store: Store) -> None:
     store.append([make_output([i]) for i in range(10)]).result()
     for _ in range(50):
         next(store.scan())
-    store.forget(NS, 1)
+    store.forget_many(NS, [1])
     assert scan_ids(store) == list(range(2, 11))

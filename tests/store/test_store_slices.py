@@ -140,7 +140,7 @@ def test_a_load_is_refused_where_nothing_can_be_taken_back_at_all(
     store = LmdbStore(tmp_path)
     store.add_namespace(NamespaceRecord(NS))
     store.append([make_output([1])]).result()
-    store.forget(NS, 1)  # leaves freed pages
+    store.forget_many(NS, [1])  # leaves freed pages
     transact, append = committer.Committer.transact, WriteView.append
     hooked = []
 
@@ -193,7 +193,7 @@ def test_a_folder_opens_where_an_unfinished_load_cannot_be_taken_back_yet(tmp_pa
         store.close()
     store = LmdbStore(tmp_path, limit_bytes=MIN_LIMIT_BYTES, sync=False)  # the reserve can be used
     assert not set(range(2, 22)) & {stored.output_id for stored in store.scan()}
-    store.forget(NS, 1)
+    store.forget_many(NS, [1])
     until_it_works(store)
     assert store.append([make_output([7], uuid=LOAD[0].uuid)]).result(60)[0] > 21
     store.check()

@@ -134,7 +134,7 @@ def test_waiting_inside_a_callback_is_refused_instead_of_hanging(store: LmdbStor
     errors: list[BaseException] = []
 
     def callback(future: Future[list[int]]) -> None:
-        for call in (lambda: store.forget(NS, future.result()[0]), store.close):
+        for call in (lambda: store.forget_many(NS, [future.result()[0]]), store.close):
             try:
                 call()
             except StoreError as e:
@@ -188,12 +188,12 @@ def test_colliding_hashes_keep_their_contents_apart(
     monkeypatch.setattr(validation, "content_hash", lambda content: b"same" * 4)
     outputs = [make_output([i]) for i in (1, 2, 3)]
     assert store.append(outputs).result() == [1, 2, 3]
-    store.forget(NS, 1)  # leaves a free slot before the others
+    store.forget_many(NS, [1])  # leaves a free slot before the others
     assert store.append([outputs[2], outputs[1], make_output([4]), make_output([5])]).result() == [5, 6, 7, 8]
     assert [s.output.token_ids.tolist() for s in store.scan()] == [[2], [3], [3], [2], [4], [5]]
     assert store.stats().payloads == 4
     for output_id in (2, 3, 5, 6, 7, 8):
-        store.forget(NS, output_id)
+        store.forget_many(NS, [output_id])
     assert store.stats().payloads == 0
 
 

@@ -34,7 +34,7 @@ def test_an_older_folder_is_upgraded_when_it_is_opened(tmp_path: Path, version: 
     assert [find(store, s.output.namespace, s.output.uuid) for s in rows] == [s.output_id for s in rows]
     assert {stored.output.session_id for stored in rows} == {""}
     (new,) = store.append([make_output([5], namespace=path, uuid=UUID, session_id="s")]).result()
-    store.forget(rows[0].output.namespace, rows[0].output_id)
+    store.forget_many(rows[0].output.namespace, [rows[0].output_id])
     store.check()
     store.close()
     store = LmdbStore(folder)
@@ -73,7 +73,7 @@ def test_a_folder_without_room_for_the_new_schema_is_served_as_it_is(
     assert repeated_in(ids) == []
     assert [store.get(n).output.uuid for n in ids] == [b"", b""]
     assert store.incomplete("s") == []
-    store.forget(path, ids[0])
+    store.forget_many(path, [ids[0]])
     store.append([make_output([n], namespace=path) for n in range(3 * SLICE_ROWS)]).result()
     store.delete_namespace(path)
     store.check()
@@ -98,14 +98,14 @@ def test_a_folder_without_room_for_deletions_is_served_without_them(
     node, last, path = node_id_of(store), store.stats().last_lsn, store.namespaces()[0].path
     position = store.position()
     store.append([make_output([n], namespace=path) for n in range(3)]).result()
-    store.forget(path, last + 1)
+    store.forget_many(path, [last + 1])
     assert store.stats().last_lsn == last + 3
     assert store.changes(position, [store.generation(path)]) is None
     store.check()
     store.close()
     store = LmdbStore(folder, migrate=True)  # with room for it
     assert node_id_of(store) == node
-    store.forget(path, last + 2)
+    store.forget_many(path, [last + 2])
     assert store.stats().last_lsn == last + 4
     store.check()
     store.close()

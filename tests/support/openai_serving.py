@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import openai
 from suffixsvc import SuffixCache
+from suffixsvc.access.control import AccessControl
+from suffixsvc.access.tokens import TokenFile
 from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
 from suffixsvc_driver.targets.llama.context_settings import ContextSettings
-from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.run import OpenAIServer, ServerSettings
 from suffixsvc_openai.engine.engine import EngineSettings
 from support.serving import PATIENCE_S, eventually
@@ -40,7 +42,12 @@ def cycle_text(start: str, tokens: int) -> str:
 
 
 def settings_of(
-    model: Path, *, lanes: int = LANES, context: int = CONTEXT, keys: Keys | None = None, **more: Any
+    model: Path,
+    *,
+    lanes: int = LANES,
+    context: int = CONTEXT,
+    access: AccessControl | None = None,
+    **more: Any,
 ) -> ServerSettings:
     """Settings of a server with one thread on a free port; ``more`` are fields of EngineSettings."""
     sizes = ContextSettings(
@@ -54,7 +61,35 @@ def settings_of(
     # drafts do not depend on the time that steps take
     drafting = DriverConfig(policy=Policy.FIRST_MATCH, min_match_tokens=1)
     engine = EngineSettings(model, sizes, **{"queue_size": QUEUE, "driver": drafting, **more})
-    return ServerSettings(engine, model.stem, port=0, keys=keys or Keys(), grace_seconds=PATIENCE_S)
+    return ServerSettings(
+        engine, model.stem, port=0, access=access or AccessControl(), grace_seconds=PATIENCE_S
+    )
+
+
+def token_of(principal: str, number: int = 0) -> str:
+    """A token for tests that stands for a principal in a file of :func:`access_to`."""
+    return f"sfx_{(principal + 'x' * 9)[:9]}{number}_{'s' * 43}"
+
+
+def access_to(folder: Path, *tokens: str, admins: Sequence[str] = ()) -> AccessControl:
+    """Access for tokens of :func:`token_of`, whose principals are the letters and digits of their ids.
+
+    Args: admins: principals that have every right on every namespace.
+    """
+    tables = []
+    for token in tokens:
+        token_id = token.split("_")[1]
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        tables.append(
+            f'[tokens.{token_id}]\nprincipal = "{token_id[:9].rstrip("x")}"\nsha256 = "{digest}"\n'
+            "created = 2026-01-01T00:00:00Z\n"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    file, policy = folder / "tokens.toml", folder / "policies.toml"
+    file.write_text("version = 1\n" + "".join(tables))
+    file.chmod(0o600)
+    policy.write_text("".join(f'[principals."{name}"]\nadmin = ["*"]\n' for name in admins))
+    return AccessControl(TokenFile(file), policy if admins else None, required=True)
 
 
 @contextlib.contextmanager

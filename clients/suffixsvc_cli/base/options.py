@@ -2,27 +2,88 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc.verb_options import option
+
+if TYPE_CHECKING:
+    from suffixsvc.access.control import AccessControl
+    from suffixsvc.transport.tls import ServerTls
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Server = Annotated[str | None, typer.Option(help="Address of a running service: unix:PATH or HOST:PORT.")]
 Data = Annotated[Path | None, typer.Option(help="Alternatively: a data folder that no process has open.")]
-#: help of --insecure-network
-INSECURE_NETWORK: Final = (
-    "Allow listening on addresses that other machines can reach, without authentication or encryption."
-)
-
 #: help of --log-format
 LOG_FORMAT: Final = (
     "auto: console on a terminal, json elsewhere. If more than 1,000 lines wait for the reader of stderr, "
     "further ones are dropped and counted in a later line."
 )
+
+
+#: an option of a server that says who may use it
+access_option = partial(option, panel="Access")
+
+
+@dataclass(
+    frozen=True, kw_only=True
+)  # no slots, so that a verb's options can have a second base that has them
+class AccessOptions:
+    """Options of every server: who may use it, and its certificates (docs/security.md)."""
+
+    tokens: Path | None = access_option(
+        None,
+        metavar="FILE",
+        help="File of tokens, which `suffixsvc token` writes; clients must then have one. It is read again "
+        "when it changes.",
+    )
+    policies: Path | None = access_option(
+        None,
+        metavar="FILE",
+        help="TOML file with principals, their certificates and rights. It is read again when it changes.",
+    )
+    tls_cert: Path | None = access_option(
+        None, metavar="FILE", help="Certificate of HOST:PORT addresses, a PEM file."
+    )
+    tls_key: Path | None = access_option(None, metavar="FILE", help="Private key of --tls-cert, a PEM file.")
+    tls_client_ca: Path | None = access_option(
+        None, metavar="FILE", help="Require certificates of clients that these ones signed, a PEM file."
+    )
+    insecure_network: bool = access_option(
+        False,
+        "--insecure-network",
+        help="Allow listening on addresses that other machines can reach, without authentication or "
+        "encryption.",
+    )
+
+    def tls(self) -> ServerTls | None:
+        """Certificates of the server. InvalidConfigError: some are missing, or a file is invalid."""
+        from suffixsvc.transport.tls import server_tls
+
+        return server_tls(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    def access(self) -> AccessControl:
+        """Who may use the server: with --tokens authenticated callers only, even while the file has none.
+
+        Raises:
+            InvalidConfigError: a file is invalid.
+        """
+        from suffixsvc.access.control import AccessControl
+        from suffixsvc.access.tokens import TokenFile
+
+        tokens = None if self.tokens is None else TokenFile(self.tokens)
+        return AccessControl(
+            tokens,
+            self.policies,
+            insecure_network=self.insecure_network,
+            required=tokens is not None,
+        )
 
 
 class LogStyle(StrEnum):

@@ -8,7 +8,7 @@ from typing import Final
 
 from suffixsvc.verb_options import option, with_options
 from suffixsvc_cli.base.configuration import ConfigFile
-from suffixsvc_cli.base.options import INSECURE_NETWORK
+from suffixsvc_cli.base.options import AccessOptions
 from suffixsvc_models.load_options import LoadOptions
 
 #: tokens of another layer's draft that are checked in one pass
@@ -16,7 +16,7 @@ _SUGGESTED_TOKENS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerOptions(LoadOptions):
+class WorkerOptions(LoadOptions, AccessOptions):
     """The command line."""
 
     model: str = option(help="A GGUF file, or the name of a downloaded model (suffixsvc models list).")
@@ -43,7 +43,6 @@ class WorkerOptions(LoadOptions):
         "milliseconds. 0 = the duration of two tokens of the model, at least 5 ms.",
     )
     drivers: int = option(64, min=1, max=4096, help="Maximum concurrent sessions; further ones are refused.")
-    insecure_network: bool = option(False, "--insecure-network", help=INSECURE_NETWORK)
     ready_file: Path | None = option(
         None,
         help="File that is written when the worker answers, with address and pid as JSON; removed at the "
@@ -66,10 +65,12 @@ def draft_worker(options: WorkerOptions, config: ConfigFile = None) -> None:
     from suffixsvc_driver.targets.llama.context_settings import ContextSettings
     from suffixsvc_driver.targets.llama.offload import Offload
     from suffixsvc_driver.workers.server.run import serve_until_signal
-    from suffixsvc_driver.workers.server.servicer import WorkerSettings
+    from suffixsvc_driver.workers.server.servicer import WorkerEdge, WorkerSettings
 
     address = parse_address(options.listen)
-    prepare(address, insecure_network=options.insecure_network)
+    tls = options.tls()
+    prepare(address, insecure_network=options.insecure_network or tls is not None)
+    edge = WorkerEdge(options.access(), tls)
     worker = WorkerSettings(
         queue=options.queue,
         busy_after_seconds=options.busy_after_ms / 1e3 or None,
@@ -84,4 +85,5 @@ def draft_worker(options: WorkerOptions, config: ConfigFile = None) -> None:
         kv_type=options.kv_type_or_default,
     )
     model = models.resolve(options.model)
-    serve_until_signal(model, str(address), settings, worker, options.ready_file, Offload.of(options))
+    offload = Offload.of(options)
+    serve_until_signal(model, str(address), settings, worker, options.ready_file, offload, edge)

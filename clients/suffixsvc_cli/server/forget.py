@@ -39,9 +39,9 @@ def forget(
 ) -> None:
     """Delete the outputs, and retract the text of the live sessions, that meet every option given.
 
-    When the command returns, nobody drafts from them, also after a crash, and what drafting learned in these
-    namespaces is reset. A service erases the bytes on its disk within about a minute; --from-disk waits for
-    it. With --data they are erased at once only with --from-disk, else when a service opens the folder.
+    When the command returns, no session drafts from them, also after a crash, and what drafting learned in
+    these namespaces is reset. A service erases the bytes on its disk within about a minute; --from-disk waits
+    for it. With --data they are erased at once only with --from-disk, else when a service opens the folder.
 
         suffixsvc forget --server unix:./suffixsvc.sock --principal ann --from-disk
     """

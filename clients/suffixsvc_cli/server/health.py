@@ -29,7 +29,8 @@ def health(
 ) -> None:
     """Ask a service or an OpenAI-compatible server whether it serves: exit code 0 if so, else 1.
 
-    A server that drains does not serve. docs/deployment.md.
+    A server that drains does not serve. TLS as the environment says (docs/security.md); no token is needed.
+    docs/deployment.md.
     """
     first = address.split()[0] if address.split() else address
     if first.startswith(("http://", "https://")):
@@ -48,9 +49,13 @@ def _http(url: str, timeout: float) -> str:
     import urllib.request
 
     from suffixsvc.errors import InvalidConfigError
+    from suffixsvc.transport.identity import ClientIdentity
 
+    tls = ClientIdentity.from_environment().tls
+    context = None if tls is None else tls.ssl_context()
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=timeout):  # noqa: S310 - http, https
+        address = f"{url.rstrip('/')}/health"
+        with urllib.request.urlopen(address, timeout=timeout, context=context):  # noqa: S310 - http, https
             return ""
     except urllib.error.HTTPError as error:
         return f"not serving: {error.read(300).decode(errors='replace')}"
@@ -71,12 +76,16 @@ def _grpc(address: str, timeout: float, *, durability: bool) -> str:
 
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc.transport.channels import Channels, close_channel
+    from suffixsvc.transport.identity import ClientIdentity
     from suffixsvc.transport.peer_credentials import ExpectedPeer
 
     # without the client, whose modules take longer to load than the answer takes
     trust = "Have the service listen in a folder that only its user can write to."
     peer = ExpectedPeer("the service", "Is it running, and is this its address?", trust)
-    channels: Channels[grpc.Channel] = Channels(address, peer, grpc.insecure_channel, close_channel)
+    identity = ClientIdentity.from_environment()
+    channels: Channels[grpc.Channel] = Channels(
+        address, peer, lambda target: identity.channel(target, ()), close_channel
+    )
     try:
         with channels.use() as held:
             stub = health_pb2_grpc.HealthStub(held.channel)

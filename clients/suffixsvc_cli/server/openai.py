@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from suffixsvc.verb_options import argument, option, with_options
 from suffixsvc_cli.base.configuration import ConfigFile
-from suffixsvc_cli.base.options import LOG_FORMAT, LogStyle
+from suffixsvc_cli.base.options import LOG_FORMAT, AccessOptions, LogStyle
 from suffixsvc_models.load_options import LoadOptions
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _RESTARTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAIOptions(LoadOptions):
+class OpenAIOptions(LoadOptions, AccessOptions):
     """The command line."""
 
     model: str = argument(metavar="MODEL", help="A GGUF file, or the name of a downloaded model.")
@@ -83,12 +83,7 @@ class OpenAIOptions(LoadOptions):
         "(follow), or the service, by a call per step (remote).",
         show_default="auto: this process where the service allows that",
     )
-    api_keys: Path | None = option(
-        None,
-        metavar="FILE.toml",
-        help="API keys and the principals that they stand for (docs/openai.md). Without it the server "
-        "listens on loopback addresses only and accepts any key.",
-    )
+    api_keys: str | None = option(None, hidden=True)  # of earlier versions
     grace_seconds: float = option(
         30.0, min=0.0, help="Seconds that running answers have to end after SIGTERM."
     )
@@ -106,7 +101,7 @@ def openai(options: OpenAIOptions, config: ConfigFile = None) -> None:
 
     Every answer is drafted from its own prompt and from the answers that were stored in its namespace; the
     model verifies all drafts, so answers are unchanged. Each request writes one line to stderr at its end,
-    without texts and keys. SIGTERM or Ctrl-C ends the server after running answers have ended.
+    without texts and tokens. SIGTERM or Ctrl-C ends the server after running answers have ended.
     """
     del config  # read before the other options
     # imported here so that --help is fast
@@ -114,12 +109,15 @@ def openai(options: OpenAIOptions, config: ConfigFile = None) -> None:
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc.service.listeners.listen import TcpAddress, parse_address
     from suffixsvc.service.logs import configure_logs
-    from suffixsvc_openai.app.http.keys import read_keys
     from suffixsvc_openai.app.run import ServerSettings, serve_until_signal
 
-    for name, given in (("--host", options.host), ("--port", options.port)):
+    for name, given, remedy in (
+        ("--host", options.host, "Use --listen HOST:PORT."),
+        ("--port", options.port, "Use --listen HOST:PORT."),
+        ("--api-keys", options.api_keys, "Use --tokens FILE; `suffixsvc token create` makes tokens."),
+    ):
         if given is not None:
-            raise InvalidConfigError(f"{name} must not be given", got=given, remedy="Use --listen HOST:PORT.")
+            raise InvalidConfigError(f"{name} must not be given", got=given, remedy=remedy)
     address = parse_address(options.listen)
     if not isinstance(address, TcpAddress):
         raise InvalidConfigError("--listen must be HOST:PORT", got=options.listen)
@@ -131,7 +129,7 @@ def openai(options: OpenAIOptions, config: ConfigFile = None) -> None:
         if options.cache is None:
             raise InvalidConfigError("--mode must only be given with --cache", got=options.mode)
         validate_mode(options.mode)
-    keys = read_keys(options.api_keys)
+    access, tls = options.access(), options.tls()
     configure_logs(options.log_format.value)
     engine = engine_settings(options)
     serve_until_signal(
@@ -140,9 +138,10 @@ def openai(options: OpenAIOptions, config: ConfigFile = None) -> None:
             options.model_name or engine.model.stem,
             address.host,
             address.port,
-            keys,
+            access,
             options.grace_seconds,
             options.ready_file,
+            tls,
         )
     )
 

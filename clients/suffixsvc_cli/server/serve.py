@@ -12,17 +12,16 @@ from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.verb_options import option, with_options
 from suffixsvc_cli.base.configuration import ConfigFile
-from suffixsvc_cli.base.options import INSECURE_NETWORK, LOG_FORMAT, LogStyle
+from suffixsvc_cli.base.options import LOG_FORMAT, AccessOptions, LogStyle, access_option
 
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
-    from suffixsvc.transport.tls import ServerTls
 
 _LIMITS: Final = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions(AccessOptions):
     """The command line.
 
     Raises:
@@ -37,7 +36,6 @@ class ServeOptions:
         help="Migrate a data folder of an earlier release, after a backup (docs/upgrading.md). Without this "
         "option such a folder is refused.",
     )
-    insecure_network: bool = option(False, "--insecure-network", help=INSECURE_NETWORK)
     ready_file: Path | None = option(
         None,
         help="File that is written when the service answers, with addresses and pid as JSON; removed at the "
@@ -70,20 +68,17 @@ class ServeOptions:
         "that still does not fit is refused.",
         show_default="no limit",
     )
-    policies: Path | None = option(
+    policies: Path | None = access_option(
         None,
+        metavar="FILE",
         help="TOML file with limits of namespaces (docs/limits.md) and rights of principals "
         "(docs/security.md). It is read again when it changes.",
     )
-    tokens: Path | None = option(
+    tokens: Path | None = access_option(
         None,
+        metavar="FILE",
         help="File of tokens, which `suffixsvc token` writes. It is read again when it changes.",
         show_default="tokens.toml in the data folder",
-    )
-    tls_cert: Path | None = option(None, help="Certificate of HOST:PORT addresses, a PEM file.")
-    tls_key: Path | None = option(None, help="Private key of --tls-cert, a PEM file.")
-    tls_client_ca: Path | None = option(
-        None, help="Require certificates of clients that these ones signed, a PEM file."
     )
     preload: str | None = option(
         None, help="Recipes from which every session of their tokenizer drafts: sql,json,code, or folders."
@@ -120,12 +115,6 @@ class ServeOptions:
         "case the clock is wrong.",
         show_default=f"{_LIMITS.expiry_grace_seconds:g} s",
     )
-
-    def tls(self) -> ServerTls | None:
-        """Certificates of the service."""
-        from suffixsvc.transport.tls import server_tls
-
-        return server_tls(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     def limits(self) -> Limits:
         """The default limits, overridden by the options."""

@@ -130,6 +130,7 @@ class ServiceStats:
     store_reopened: int = 0
     #: unexpected exceptions in the store's thread; each is in the service's log
     store_defects: int = 0
+    erasure_due: bool = False
     #: operations that wait for the store's thread
     store_queue: int = 0
     #: times that live text of a follower was dropped

@@ -21,7 +21,6 @@ from suffixsvc.errors import (
 from suffixsvc.transport.identity import ClientIdentity
 from suffixsvc.transport.peer_credentials import ExpectedPeer, resolve_socket_paths
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc.v1 import types_pb2
 from suffixsvc_client.protocol.effects import METHODS, Call, Method
 
 M = TypeVar("M", bound=Message)
@@ -162,12 +161,12 @@ def error_from_rpc(error: grpc.RpcError | grpc.Call) -> SuffixError:
     code = error.code() if hasattr(error, "code") else None
     details = resolve_socket_paths(str(error.details() if hasattr(error, "details") else error))[:300]
     metadata: Any = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
-    for key, value in metadata or ():
-        if key == wire.ERROR_METADATA_KEY:
-            try:
-                return wire.error_from_detail(types_pb2.ErrorDetail.FromString(value))
-            except DecodeError:
-                return ProtocolError("an error of the service cannot be parsed", got=details)
+    try:
+        sent = wire.error_from_metadata(metadata or ())
+    except DecodeError:
+        return ProtocolError("an error of the service cannot be parsed", got=details)
+    if sent is not None:
+        return sent
     match code:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return ServiceTimeoutError("the service did not answer in time", got=details)

@@ -110,7 +110,10 @@ class Scheduler(ClosedOnExit):
         return ticket
 
     def submit_all(
-        self, requests: Sequence[tuple[Request, Callable[[Outcome], None]]], share: Share = _ALL
+        self,
+        requests: Sequence[tuple[Request, Callable[[Outcome], None]]],
+        share: Share = _ALL,
+        whole: int = 0,
     ) -> list[Ticket]:
         """Queue requests, all of them or none.
 
@@ -119,6 +122,8 @@ class Scheduler(ClosedOnExit):
                 scheduler's thread, as the request's own callbacks are, and delays all other requests.
             share: a path of names, such as (principal, namespace), of the same length in every call. At each
                 level the names get equal shares of the lanes, in tokens.
+            whole: levels from the widest that have one name only, which may have all places in the queue that
+                the level above has.
 
         Raises:
             InvalidTokensError: an empty prompt, or ids outside the vocabulary.
@@ -132,17 +137,17 @@ class Scheduler(ClosedOnExit):
         with self._changed:
             if self._closed:
                 raise ServiceUnavailableError("the scheduler is closed", remedy="Make a new one.")
-            self._admit(share, len(tickets))
+            self._admit(share, len(tickets), whole)
             for ticket in tickets:
                 self._queue.push(share, ticket)
             self._changed.notify()
         return tickets
 
-    def most(self, share: Share = _ALL) -> int:
+    def most(self, share: Share = _ALL, whole: int = 0) -> int:
         """Return the largest number of requests that :meth:`submit_all` takes at once, when all is idle."""
-        return self._batch.lanes + self._places([0] * (len(share) + 1))
+        return self._batch.lanes + self._places([0] * (len(share) + 1), whole)
 
-    def _places(self, others: Sequence[int]) -> int:
+    def _places(self, others: Sequence[int], whole: int) -> int:
         """Return the places in the queue for a share.
 
         Args:
@@ -150,26 +155,29 @@ class Scheduler(ClosedOnExit):
                 principals, those of the principal's other namespaces.
         """
         places = self._queue_size
-        for each in others[1:]:
-            places = (places - each + 1) // 2  # of what the others left, the free ones are as many as its own
+        for level, each in enumerate(others[1:]):
+            places -= each
+            if level >= whole:  # of what the others left, the free ones are as many as its own
+                places = (places + 1) // 2
         return places
 
-    def _admit(self, share: Share, count: int) -> None:
+    def _admit(self, share: Share, count: int, whole: int) -> None:
         """Raise unless so many requests of a share may wait; free lanes take the first of them at once."""
-        if count > self.most(share):
-            raise LimitExceededError(
-                "too many requests at once", expected=f"at most {self.most(share)}", got=count
-            )
+        most = self.most(share, whole)
+        if count > most:
+            raise LimitExceededError("too many requests at once", expected=f"at most {most}", got=count)
         free = self._batch.lanes - len(self._on_lanes)
         waiting = [self._queue.waiting(share[:level]) for level in range(len(share) + 1)]
         after = [max(0, own + count - free) for own in waiting]
         others = [0, *(above - own for above, own in itertools.pairwise(after))]
-        if not after[0] or all(own <= self._places(others[: level + 1]) for level, own in enumerate(after)):
+        if not after[0] or all(
+            own <= self._places(others[: level + 1], whole) for level, own in enumerate(after)
+        ):
             return
         error = QueueFullError(
             "the queue is full"
             if after[0] > self._queue_size
-            else f"{'/'.join(share)!r} fills its part of the queue",
+            else f"{'/'.join(share[whole:])!r} fills its part of the queue",
             expected=f"at most {self._queue_size} waiting requests, of one share at most the free places",
             got=f"{waiting[0]} waiting, {waiting[-1]} of the share, {count} more",
             remedy="Send the request again later.",

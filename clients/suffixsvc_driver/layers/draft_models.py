@@ -12,6 +12,7 @@ from typing import Unpack
 
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc.runtime.closing import ClosedOnExit
+from suffixsvc.transport.identity import ClientIdentity
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.layers.draft_process import DraftProcess, RunningDraftProcess
 from suffixsvc_driver.layers.retokenized import RetokenizedLayer
@@ -70,6 +71,8 @@ class DraftModels(ClosedOnExit):
         ModelError: the model does not exist.
         VocabularyMismatchError: it cannot draft for this target.
         ServiceUnavailableError: a worker does not answer, or did not start.
+        UnauthenticatedError: a worker does not know the client that the environment names.
+        InvalidConfigError: the environment names an invalid client (:mod:`suffixsvc.transport.identity`).
     """
 
     def __init__(self, draft: str, target: LlamaModel, process: DraftProcess) -> None:
@@ -77,12 +80,18 @@ class DraftModels(ClosedOnExit):
         self.through_text: tuple[str, float] | None = None
         self.process: RunningDraftProcess | None = None
         with ExitStack() as stack:
-            addresses, model = draft.split(","), None
-            if not is_address(draft):
+            addresses, model, identity = draft.split(","), None, ClientIdentity()
+            if is_address(draft):
+                identity = ClientIdentity.from_environment()
+            else:
                 model = resolve(draft)
                 self.process = stack.enter_context(RunningDraftProcess(model, process))
                 addresses = [self.process.address]
-            opened: DraftWorker = connect(addresses[0]) if len(addresses) == 1 else WorkerPool(addresses)
+            opened: DraftWorker = (
+                connect(addresses[0], identity)
+                if len(addresses) == 1
+                else WorkerPool(addresses, identity=identity)
+            )
             self._worker = stack.enter_context(opened)
             self._tokenizers: tuple[LlamaTokenizer, LlamaTokenizer] | None = None
             try:

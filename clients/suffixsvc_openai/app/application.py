@@ -73,7 +73,7 @@ async def _health(service: Service, _request: Request) -> Response:
 
 
 async def _metrics(service: Service, request: Request) -> Response:
-    service.principal(request)
+    service.authentication.require_all(service.sender(request), "the metrics")
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 

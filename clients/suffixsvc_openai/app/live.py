@@ -1,6 +1,6 @@
 """``GET /``, the live page, and ``GET /live``, the server-sent events that it shows.
 
-The page holds nothing secret, so a server with API keys sends it to every browser. The events need a key,
+The page holds nothing secret, so a server with tokens sends it to every browser. The events need a token,
 which the page sends in the header Authorization: a URL would appear in logs and histories.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -15,6 +16,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from suffixsvc.access.caller import Caller
 from suffixsvc.errors import LimitExceededError
 from suffixsvc_openai.app.http.streaming import TimedStream, event
 from suffixsvc_openai.app.service import Service
@@ -28,21 +30,23 @@ _TICK: Final = 0.1
 
 async def live_page(service: Service, request: Request) -> Response:
     """Answer a browser. Raises ApiError, 403."""
-    if not service.keys.required:
+    if not service.authentication.required:
         service.principal(request)
-    return HTMLResponse(page(key=service.keys.required), headers=headers())
+    return HTMLResponse(page(key=service.authentication.required), headers=headers())
 
 
 async def live_events(service: Service, request: Request) -> Response:
     """Stream events until the viewer or the server goes. Raises ApiError: 401, 403 or 429."""
-    principal = service.principal(request)
+    sender = service.sender(request)
+    principal = sender.principal
     _require_same_site(request)
     try:
         service.viewers.add(principal)
     except LimitExceededError as error:
         raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, str(error), code="too_many_viewers") from None
-    viewer = Viewer(service.feed, service.engine, principal, service.model)
-    return _LiveStream(service, viewer, principal, _events(service, request, viewer))
+    sees_all = partial(service.authentication.sees_all, sender)
+    viewer = Viewer(service.feed, service.engine, principal, service.model, sees_all)
+    return _LiveStream(service, viewer, principal, _events(service, request, viewer, sender))
 
 
 def _require_same_site(request: Request) -> None:
@@ -57,9 +61,11 @@ def _require_same_site(request: Request) -> None:
         )
 
 
-async def _events(service: Service, request: Request, viewer: Viewer) -> AsyncIterator[str]:
+async def _events(service: Service, request: Request, viewer: Viewer, sender: Caller) -> AsyncIterator[str]:
     yield event(viewer.begin())
     while not service.feed.closed and not await request.is_disconnected():
+        if not service.authentication.is_valid(sender):
+            return  # the page connects again, and is refused
         for message in viewer.news():
             yield event(message)
         await asyncio.sleep(_TICK)

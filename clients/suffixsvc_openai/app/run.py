@@ -16,6 +16,8 @@ from typing import Final
 import structlog
 import uvicorn
 
+from suffixsvc.access.control import AccessControl
+from suffixsvc.access.refreshing import refreshing
 from suffixsvc.errors import ListenError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.runtime.log_output import queued_log_output
@@ -26,10 +28,11 @@ from suffixsvc.runtime.server_lifecycle import (
     stop_signal,
 )
 from suffixsvc.transport.loopback import host_and_port, require_loopback, resolve
+from suffixsvc.transport.tls import ServerTls
 from suffixsvc_openai.app.application import create_application
 from suffixsvc_openai.app.http import streaming
+from suffixsvc_openai.app.http.authentication import Authentication
 from suffixsvc_openai.app.http.connections import ACCEPTED_AT_ONCE, BACKLOG, TimedConnection, end_stalled
-from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.metrics import Metrics
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.chat.chat_model import ChatModel
@@ -57,7 +60,8 @@ class ServerSettings:
         engine: what to load.
         model: id of the model in the API.
         host, port: where to listen; port 0 takes a free one.
-        keys: API keys; without any, only loopback addresses are allowed.
+        access: tokens and policy; without any, only loopback addresses are allowed.
+        tls: certificates; None: connections are not encrypted, and only loopback addresses are allowed.
         grace_seconds: time for running calls to end after a signal.
         ready_file: written once the server answers: JSON with "addresses" and "pid".
     """
@@ -66,9 +70,10 @@ class ServerSettings:
     model: str
     host: str = "127.0.0.1"
     port: int = 8000
-    keys: Keys = field(default_factory=Keys)
+    access: AccessControl = field(default_factory=AccessControl)
     grace_seconds: float = 30.0
     ready_file: Path | None = None
+    tls: ServerTls | None = None
 
 
 class OpenAIServer(ClosedOnExit):
@@ -91,12 +96,15 @@ class OpenAIServer(ClosedOnExit):
             self._socket = opened.enter_context(_listen(settings))
             metrics = Metrics(settings.model)
             feed = Feed()
+            authentication = Authentication(settings.access)
             engine = opened.enter_context(
-                Engine(settings.engine, metrics.ended, feed, settings.keys.principals)
+                Engine(settings.engine, metrics.ended, feed, authentication.principals)
             )
             chat = opened.enter_context(ChatModel(engine))
             metrics.watch(engine)
-            self.service = Service(engine, chat, settings.keys, metrics, settings.model, feed)
+            self.service = Service(engine, chat, authentication, metrics, settings.model, feed)
+            self._access = refreshing(settings.access, self.service.live.end_revoked)
+            opened.callback(self._access.stop)
             config = uvicorn.Config(
                 create_application(self.service),
                 log_config=None,
@@ -109,6 +117,8 @@ class OpenAIServer(ClosedOnExit):
                 backlog=ACCEPTED_AT_ONCE,  # asyncio accepts as many in a row
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             )
+            config.load()
+            config.ssl = None if settings.tls is None else settings.tls.ssl_context()
             self._uvicorn = uvicorn.Server(config)
             self._thread = threading.Thread(target=self._run, name="suffixsvc-http", daemon=True)
             self._opened = opened.pop_all()
@@ -120,6 +130,7 @@ class OpenAIServer(ClosedOnExit):
 
     def start(self) -> None:
         """Answer requests from now on."""
+        self._access.start()
         self._thread.start()
         while not self._uvicorn.started:
             self.require_http()
@@ -167,7 +178,7 @@ def serve_until_signal(settings: ServerSettings) -> None:
         server = stack.enter_context(OpenAIServer(settings))
         stack.callback(remove_ready_file, settings.ready_file)
         server.start()
-        here = f"http://{server.address}"
+        here = f"{'http' if settings.tls is None else 'https'}://{server.address}"
         _log.info("ready", address=f"{here}/v1", page=f"{here}/", model=settings.model)
         report_ready(settings.ready_file, addresses=[server.address])
         while not wait_for_stop(_WATCH_SECONDS):
@@ -177,14 +188,22 @@ def serve_until_signal(settings: ServerSettings) -> None:
         server.drain()
 
 
+def _require_loopback(host: str, port: int, danger: str, remedy: str) -> None:
+    try:
+        require_loopback(host, port, danger)
+    except ListenError as error:
+        raise error.with_remedy(f"{remedy} Or pass --insecure-network if the network is trusted.") from None
+
+
 def _listen(settings: ServerSettings) -> socket.socket:
     """Return a bound socket, before anything large is loaded."""
-    host, port = settings.host, settings.port
-    if not settings.keys.required:
-        try:
-            require_loopback(host, port, "use the model")
-        except ListenError as error:
-            raise error.with_remedy("Give the clients keys: --api-keys FILE.") from None
+    host, port, access = settings.host, settings.port, settings.access
+    if not access.insecure_network:
+        if not access.required:
+            _require_loopback(host, port, "use the model", "Give the clients tokens: --tokens FILE.")
+        if settings.tls is None:
+            danger = "read tokens and texts on their way"
+            _require_loopback(host, port, danger, "Encrypt connections: --tls-cert FILE --tls-key FILE.")
     family, ip = resolve(host, port)[0]
     found = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from fastapi import Request
 
+from suffixsvc.access.caller import Caller as Sender
 from suffixsvc.errors import InvalidInputError, LimitExceededError
 from suffixsvc_driver.decode.requests import QueueFullError
+from suffixsvc_openai.app.http.authentication import Authentication
 from suffixsvc_openai.app.http.bodies import B, read_body
 from suffixsvc_openai.app.http.body_memory import BodyMemory, HeldBody
-from suffixsvc_openai.app.http.keys import Keys
+from suffixsvc_openai.app.http.live_calls import LiveCalls
 from suffixsvc_openai.app.http.request_log import note_call, note_principal
 from suffixsvc_openai.app.http.streaming import while_connected
 from suffixsvc_openai.app.metrics import Metrics
@@ -45,7 +47,7 @@ class Service:
     Attributes:
         engine: the model.
         chat: its chat.
-        keys: API keys.
+        authentication: says who sends a request.
         metrics: metrics.
         model: id of the model.
         feed: what the live page shows.
@@ -54,11 +56,12 @@ class Service:
         viewers: counts the open live pages.
         bodies: memory of the bodies of requests that are not admitted yet.
         preparing: counts these requests.
+        live: the calls in progress.
     """
 
     engine: Engine
     chat: ChatModel
-    keys: Keys
+    authentication: Authentication
     metrics: Metrics
     model: str
     feed: Feed
@@ -68,17 +71,23 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
     bodies: BodyMemory = field(init=False)
     preparing: Preparing = field(init=False)
+    live: LiveCalls = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bodies = BodyMemory(principals=self.keys.principals)
+        self.bodies = BodyMemory(principals=self.authentication.principals)
+        self.live = LiveCalls(self.authentication, self.engine.cancel)
         # as many as could be admitted at once
         self.preparing = Preparing(self.engine.lanes + self.engine.queue_size)
 
+    def sender(self, request: Request) -> Sender:
+        """Return who sends a request. Raises ApiError: 401 or 403."""
+        sender = self.authentication.caller(request)
+        note_principal(request, sender.principal)
+        return sender
+
     def principal(self, request: Request) -> str:
         """Return the principal of a request. Raises ApiError: 401 or 403."""
-        principal = self.keys.principal(request.headers)
-        note_principal(request, principal)
-        return principal
+        return self.sender(request).principal
 
     def admit(self, request: Request) -> str:
         """Return the principal of a request for an answer. Raises ApiError: 401, 403 or 503."""
@@ -162,6 +171,7 @@ class Service:
         """
         plans = partial(self._plans, body, caller, prompts, limit, param)
         call = await while_connected(request, self._start(plans, caller.principal, compiles))
+        self.live.add(call, request.state.caller)
         note_call(request, call)
         return call
 

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from suffixsvc.errors import SuffixError
 from suffixsvc_driver.decode.generation import StepRecord
 from suffixsvc_driver.decode.requests import Outcome
 from suffixsvc_driver.decode.scheduler import Ticket
@@ -99,7 +100,7 @@ class Job:
     not_stored: NotStored | None = NotStored.ERROR
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Call:
     """The answers of one request. Made in the event loop that reads its events.
 
@@ -121,6 +122,7 @@ class Call:
     _events: deque[Event] = field(default_factory=deque, init=False)
     _ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _woken: bool = field(default=False, init=False)
+    _error: SuffixError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.jobs = [Job(index, plan) for index, plan in enumerate(self.plans)]
@@ -144,6 +146,12 @@ class Call:
             with suppress(RuntimeError):  # the loop is closed: nothing waits for the answer
                 self._loop.call_soon_threadsafe(self._wake)
 
+    def fail(self, error: SuffixError) -> None:
+        """Let :meth:`events` end with an error, whatever was handed over. Any thread."""
+        self._error = error
+        with suppress(RuntimeError):  # as above
+            self._loop.call_soon_threadsafe(self._wake)
+
     # -- the event loop
 
     def _wake(self) -> None:
@@ -155,12 +163,14 @@ class Call:
         await self._ready.wait()
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield what was handed over, until every answer has ended."""
+        """Yield what was handed over, until every answer has ended. Raises the error of :meth:`fail`."""
         left = len(self.jobs)
         while left:
             await self._ready.wait()
             self._ready.clear()
-            while self._events:
+            while self._events or self._error is not None:
+                if self._error is not None:
+                    raise self._error
                 event = self._events.popleft()
                 left -= isinstance(event, Ended)
                 yield event

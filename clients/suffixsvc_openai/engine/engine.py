@@ -107,14 +107,13 @@ class Engine(ClosedOnExit):
         settings: what to load.
         on_end: see :data:`OnEnd`.
         observer: receives the events of every answer.
-        principals: number of principals that may send requests. Several get equal shares of the lanes, of the
-            queue and of the namespaces; a single one gets all of them.
+        principals: returns the number of principals that may send requests at this moment. Several get equal
+            shares of the lanes, of the queue and of the namespaces; a single one gets all of them.
 
     Attributes:
         model: the loaded model.
         context_size: tokens of a prompt and its answer together.
         lanes, queue_size: largest numbers of answers on lanes and in the queue.
-        most_answers: largest number of answers of a call.
         texts: bytes of every token.
         drafting: makes the layers.
         calibrators: what the layers' drafts are worth, by principal.
@@ -131,10 +130,10 @@ class Engine(ClosedOnExit):
         settings: EngineSettings,
         on_end: OnEnd = lambda _call, _job, _outcome: None,
         observer: Observer | None = None,
-        principals: int = 1,
+        principals: Callable[[], int] = lambda: 1,
     ) -> None:
         self._on_end, self._observer = on_end, observer or Observer()
-        self._several_principals = principals > 1
+        self._principals = principals
         self._numbers = itertools.count(1)
         self._unfinished: set[Job] = set()
         self._requests = RecentRequests()
@@ -171,7 +170,6 @@ class Engine(ClosedOnExit):
                 target, settings.driver, self.curve, Calibrator(), time.perf_counter, self._observer.batch
             )
             self._scheduler = opened.enter_context(Scheduler(self._batch, settings.queue_size))
-            self.most_answers = self._scheduler.most(self._share(Caller()))
             opened.callback(self._starters.shutdown)
             self._compilers = ThreadPoolExecutor(_COMPILERS, "suffixsvc-compilers")
             self._compiling = FairThreads(self._compilers, _COMPILERS)
@@ -179,6 +177,11 @@ class Engine(ClosedOnExit):
             # the first answer with a grammar would wait for it
             self._compilers.submit(self._target.compiler.prepare)
             self._opened = opened.pop_all()
+
+    @property
+    def most_answers(self) -> int:
+        """Largest number of answers of a call."""
+        return self._scheduler.most(self._share(Caller()), self._whole)
 
     @property
     def load(self) -> Load:
@@ -338,13 +341,18 @@ class Engine(ClosedOnExit):
             self._observer.begun(job.number, job.plan, job.progress)
         ends = [partial(self._done, call, job) for job in call.jobs]
         share = self._share(call.jobs[0].plan.caller)
-        tickets = self._scheduler.submit_all(list(zip(requests, ends, strict=True)), share)
+        tickets = self._scheduler.submit_all(list(zip(requests, ends, strict=True)), share, self._whole)
         for job, ticket in zip(call.jobs, tickets, strict=True):
             job.ticket = job.progress.ticket = ticket
 
     def _share(self, caller: Caller) -> Share:
         """Return the share of a caller: a client chooses the name of its namespace, but not its principal."""
-        return (caller.principal, caller.name) if self._several_principals else (caller.name,)
+        return caller.principal, caller.name
+
+    @property
+    def _whole(self) -> int:
+        """Levels of a share that are not divided: a single principal gets all of the queue."""
+        return 1 if self._principals() == 1 else 0
 
     def _discard(self, job: Job) -> None:
         """Close the session and the layers of an answer that was not submitted."""

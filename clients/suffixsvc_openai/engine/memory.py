@@ -100,7 +100,7 @@ class Memory(ClosedOnExit):
         model: fingerprint of the model.
         tokenizer: fingerprint of its tokenizer.
         clock: seconds, for the pause after a service did not answer.
-        most_namespaces: of a principal; None: no limit.
+        most_namespaces: returns the largest number of namespaces of a principal; None: no limit.
         sends_later: whether a session that is closed without waiting keeps its output until its service
             answers.
     """
@@ -111,7 +111,7 @@ class Memory(ClosedOnExit):
         model: str,
         tokenizer: str,
         clock: Callable[[], float] = time.monotonic,
-        most_namespaces: int | None = None,
+        most_namespaces: Callable[[], int | None] = lambda: None,
         sends_later: Callable[[object], bool] = lambda _session: False,
     ) -> None:
         self._backend, self._model, self._tokenizer = backend, model, tokenizer
@@ -161,12 +161,13 @@ class Memory(ClosedOnExit):
     def _require_capacity(self, principal: str, path: str) -> None:
         """Raise LimitExceededError if a principal has as many namespaces as it may, and not this one."""
         backend: Any = self._backend  # the embedded cache has this
-        if self._most_namespaces is None or backend.has_namespace(path):
+        most = self._most_namespaces()
+        if most is None or backend.has_namespace(path):
             return
-        if len(self._paths(principal)) >= self._most_namespaces:
+        if len(self._paths(principal)) >= most:
             raise LimitExceededError(
                 f"the principal {principal!r} has too many namespaces",
-                expected=f"at most {self._most_namespaces}",
+                expected=f"at most {most}",
                 remedy="Write related outputs into one namespace, or delete namespaces.",
             )
 
@@ -295,7 +296,7 @@ def open_memory(
     service: str | None,
     model: str,
     tokenizer: str,
-    principals: int = 1,
+    principals: Callable[[], int] = lambda: 1,
     mode: Mode = "auto",
 ) -> Memory:
     """Open stored outputs: of a service, else of a data folder, else in memory only.
@@ -303,8 +304,8 @@ def open_memory(
     Args:
         data, service: folder, or address.
         model, tokenizer: see :class:`Memory`.
-        principals: number of principals, which get equal numbers of the namespaces; a service has its own
-            limits.
+        principals: returns the number of principals, which get equal numbers of the namespaces; a service has
+            its own limits.
         mode: who drafts from a service's outputs, see ``suffixsvc_follower.connect``.
 
     Raises:
@@ -324,7 +325,11 @@ def open_memory(
     from suffixsvc import SuffixCache  # noqa: PLC0415  # the core and LMDB, where they are used
 
     limits = Limits()
-    most = max(1, limits.max_namespaces // principals) if principals > 1 else None
+
+    def most() -> int | None:
+        count = principals()
+        return max(1, limits.max_namespaces // count) if count > 1 else None
+
     return Memory(SuffixCache(data, limits=limits), model, tokenizer, most_namespaces=most)
 
 

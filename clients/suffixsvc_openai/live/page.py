@@ -18,7 +18,7 @@ def page(*, key: bool) -> bytes:
     """Return the page.
 
     Args:
-        key: whether the server has API keys, of which the page asks for one.
+        key: whether the server has tokens, of which the page asks for one.
     """
     return _PAGE.read_text(encoding="utf-8").replace("@KEY@", str(key).lower()).encode()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
@@ -68,11 +68,20 @@ class Viewer:
     Args:
         feed: where the answers are.
         engine: its load and stored outputs.
-        principal: whose answers and namespaces are sent. Numbers are those of all principals.
+        principal: whose answers and namespaces are sent.
         model: id of the model.
+        sees_all: whether the numbers, which are those of all principals, are sent at this moment.
     """
 
-    def __init__(self, feed: Feed, engine: Engine, principal: str, model: str) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        engine: Engine,
+        principal: str,
+        model: str,
+        sees_all: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._sees_all = sees_all
         self._feed, self._engine, self._principal, self._model = feed, engine, principal, model
         self._vocabulary = Vocabulary(engine.texts.__getitem__, engine.eog_ids)
         self._loop = asyncio.get_running_loop()
@@ -97,6 +106,7 @@ class Viewer:
                 "kept_answers": KEPT_ANSWERS,
                 "kept_tokens": KEPT_TOKENS,
                 "kept_seconds": KEPT_SECONDS,
+                "numbers": self._sees_all(),
             }
         }
 
@@ -121,7 +131,8 @@ class Viewer:
         if now - self._numbers_at >= _NUMBERS_SECONDS:
             self._numbers_at = now
             waiting = sum(shown.state == WAITING for shown in running)
-            yield from self._changed_numbers(waiting)
+            if self._sees_all():
+                yield from self._changed_numbers(waiting)
         yield from self._changed_stored(now)
 
     def close(self) -> None:

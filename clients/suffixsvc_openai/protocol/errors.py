@@ -5,7 +5,8 @@ status     when                                               code
 =========  =================================================  =======================================
 400        an invalid request; ``param`` names the field      context_length_exceeded, or null
 400        an argument beyond a limit of the engine           limit_exceeded
-401        a missing or unknown API key                       invalid_api_key
+401        a missing, unknown, revoked or expired token       invalid_api_key
+403        a right that the principal does not have           permission_denied
 403        a browser's page that is not of this machine       origin_not_allowed
 404        an unknown model or URL                            model_not_found, or null
 408        the body did not arrive in time                    request_timeout
@@ -32,11 +33,13 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from suffixsvc.errors import (
+    AccessError,
     InvalidInputError,
     LimitExceededError,
     ServiceUnavailableError,
     SuffixError,
     TokenizerMismatchError,
+    UnauthenticatedError,
     UnknownNamespaceError,
 )
 from suffixsvc_driver.decode.requests import QueueFullError
@@ -92,6 +95,8 @@ class ApiError(SuffixError):
         again = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
         if self.status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
             return {"Connection": "close"}  # or the server reads the rest of the body, however long it is
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            return {"WWW-Authenticate": "Bearer"}
         return {"Retry-After": str(self.retry_seconds)} if self.status in again else {}
 
 
@@ -144,6 +149,15 @@ def path_of(parts: Iterable[int | str], at: str = "") -> str:
     return (at + path).removeprefix(".")
 
 
+#: errors of a request -> status and code
+_STATUSES: Final = (
+    (UnauthenticatedError, HTTPStatus.UNAUTHORIZED, "invalid_api_key"),
+    (AccessError, HTTPStatus.FORBIDDEN, "permission_denied"),
+    (LimitExceededError, HTTPStatus.BAD_REQUEST, "limit_exceeded"),
+    ((InvalidInputError, UnknownNamespaceError, TokenizerMismatchError), HTTPStatus.BAD_REQUEST, None),
+)
+
+
 def of_exception(error: BaseException) -> ApiError:
     """Return the error that a client receives for an exception of the engine.
 
@@ -153,11 +167,10 @@ def of_exception(error: BaseException) -> ApiError:
         return error
     if isinstance(error, (ServiceUnavailableError, CancelledError)):
         return stopping()
-    if isinstance(error, LimitExceededError):
-        return ApiError(HTTPStatus.BAD_REQUEST, str(error), code="limit_exceeded")
-    if isinstance(error, (InvalidInputError, UnknownNamespaceError, TokenizerMismatchError)):
-        param: str | None = getattr(error, "param", None)  # of messages and tools
-        return ApiError(HTTPStatus.BAD_REQUEST, str(error), param=param)
+    for kinds, status, code in _STATUSES:
+        if isinstance(error, kinds):
+            param: str | None = getattr(error, "param", None)  # of messages and tools
+            return ApiError(status, str(error), param=param, code=code)
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed to process the request")
 
 

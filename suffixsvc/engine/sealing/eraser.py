@@ -40,6 +40,9 @@ class Eraser:
         sealer: None for a cache in memory.
         finish_removals: removes texts of deleted outputs that are still indexed.
         sync_point: see :mod:`suffixsvc.runtime.sync_points`.
+
+    Attributes:
+        failed: the last :meth:`run` failed.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Eraser:
         self._store, self._catalog, self._sealer = store, catalog, sealer
         self._finish_removals, self._sync_point = finish_removals, sync_point
         self._not_before = 0.0
+        self.failed = False
 
     def due(self) -> bool:
         """Whether an erasure was requested, and the last one was long enough ago for another one."""
@@ -66,6 +70,7 @@ class Eraser:
             SegmentCancelledError: the cache is being closed.
         """
         started = time.monotonic()
+        self.failed, self._not_before = True, started + _PAUSE_SECONDS  # unless it succeeds
         requested = self._store.erasure_due()
         self._finish_removals()
         self._sync_point("erase-begun")
@@ -83,5 +88,6 @@ class Eraser:
             self._store.finish_erasure(requested)
         self._sync_point("erase-done")
         now = time.monotonic()
+        self.failed = False
         self._not_before = now + max(_PAUSE_SECONDS, _PAUSE_SHARE * (now - started))
         log.info("deleted outputs are erased from the disk", seconds=round(now - started, 3))

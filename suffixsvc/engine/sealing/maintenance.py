@@ -125,11 +125,10 @@ class Maintenance:
         for index in indexes:
             self._maintain(index)
         self._seal_largest(indexes)
-        if self._eraser.due() and not self._stopping:
-            with self.work():
-                self._eraser.run()
-        if not any(self._paused(index) for index in indexes):
-            self._failures_in_a_row, self._last_success = 0, time.time()
+        self._erase()
+        if self._eraser.failed or any(self._paused(index) for index in indexes):
+            return
+        self._failures_in_a_row, self._last_success = 0, time.time()
 
     def apply_backpressure(self, index: NamespaceIndex) -> None:
         """Delay a write to a namespace with too many hot tokens, as during a bulk load, until it is sealed.
@@ -218,6 +217,19 @@ class Maintenance:
                     self._seal(index)
             hot -= before - index.hot_tokens
 
+    def _erase(self) -> None:
+        """Erase deleted texts if that is due; after a failure it is retried, and the other work goes on."""
+        if self._stopping or not self._eraser.due():
+            return
+        try:
+            with self.work():
+                self._eraser.run()
+        except (SegmentCancelledError, StoreClosedError):
+            raise
+        except SuffixError as error:
+            self._count_failure(error)
+            log.warning("deleted outputs are not erased from the disk yet; it is retried", error=str(error))
+
     def _paused(self, index: NamespaceIndex) -> bool:
         return time.monotonic() < index.maintenance.not_before
 
@@ -225,9 +237,7 @@ class Maintenance:
         state = index.maintenance
         pause = min(2 * state.pause_seconds or _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS)
         state.not_before, state.pause_seconds = time.monotonic() + pause, pause
-        self._failures += 1
-        self._failures_in_a_row += 1
-        self._last_error = f"{type(error).__name__}: {error}"
+        self._count_failure(error)
         with self._sealed:
             self._sealed.notify_all()
         log_failure = log.warning if isinstance(error, StoreFullError) else log.error
@@ -238,3 +248,8 @@ class Maintenance:
             error=str(error),
             exc_info=not isinstance(error, SuffixError),
         )
+
+    def _count_failure(self, error: Exception) -> None:
+        self._failures += 1
+        self._failures_in_a_row += 1
+        self._last_error = f"{type(error).__name__}: {error}"

@@ -218,6 +218,5 @@ def _abort(error: Exception, method: str, context: grpc.ServicerContext, request
     name = types_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
     # not what was expected and got, which can be tokens
     log.info("call refused", code=name, error=typed.message)
-    detail = wire.detail_from_error(typed).SerializeToString()
-    context.set_trailing_metadata(((wire.ERROR_METADATA_KEY, detail), (REQUEST_ID, request_id)))
+    context.set_trailing_metadata((*wire.error_metadata(typed), (REQUEST_ID, request_id)))
     context.abort(grpc.StatusCode[status], typed.message[:1000])

@@ -89,7 +89,7 @@ class ServiceCollector(Collector):
         yield from _families(CounterMetricFamily, _read(metrics.SERVICE_COUNTERS, [((), stats)]))
         yield from _families(GaugeMetricFamily, _read(metrics.SERVICE_GAUGES, [((), stats)]))
         use = self._cache.output_use
-        yield _histogram(metrics.REUSE_GAP, use.reuse_gaps)
+        yield _histogram(metrics.REUSE_AGE, use.reuse_ages)
         yield _histogram(metrics.IDLE_BEFORE_EVICT, use.idle_seconds)
         connected = [each for each in stats.followers if each.connected]
         connected.sort(key=lambda each: each.lag, reverse=True)

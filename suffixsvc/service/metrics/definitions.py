@@ -103,9 +103,7 @@ NAMESPACES: Final = Metric("namespaces", "Namespaces.")
 THREADS: Final = Metric("threads", "Threads of the process.")
 BUILD: Final = Metric("build", "Version and instance of the service.")
 
-REUSE_GAP: Final = Metric(
-    "reuse_gap_lsns", "LSNs between an output and the end of the log when a draft from it was noted."
-)
+REUSE_AGE: Final = Metric("reuse_age_seconds", "Age of outputs when a draft from them was noted.")
 IDLE_BEFORE_EVICT: Final = Metric(
     "idle_before_evict_seconds", "Time between the last use of an output and its eviction."
 )

@@ -15,7 +15,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
 
-from suffixsvc.access.control import AccessControl, bearer_token, peer_at
+from suffixsvc.access.control import AccessControl
+from suffixsvc.access.presented import bearer_token, peer_at
 from suffixsvc.access.principals import Right
 from suffixsvc.errors import ListenError, MissingExtraError, PermissionDeniedError, UnauthenticatedError
 from suffixsvc.runtime.closing import ClosedOnExit
@@ -120,7 +121,7 @@ def _only_metrics(
 def _require_administrator(environ: dict[str, Any], access: AccessControl) -> None:
     """Raise AccessError for a caller that may not see the rates of every namespace."""
     header = environ.get("HTTP_AUTHORIZATION")
-    token = None if header is None else bearer_token(header)
+    token = bearer_token([] if header is None else [header])
     caller = access.authenticate(token, (), peer_at(environ.get("REMOTE_ADDR", "")))
     caller.require_everywhere(Right.ADMIN, "the metrics")
 

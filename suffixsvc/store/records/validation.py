@@ -117,9 +117,8 @@ def _segments(lens: tuple[int, ...], tokens: int) -> tuple[int, ...]:
     return tuple(n for n in checked if n)
 
 
-def unknown_output(output_id: int, namespace: str | None = None) -> UnknownOutputError:
-    """Return the error for an output that is not in the log, or not in ``namespace``."""
-    where = "" if namespace is None else f" in namespace {namespace}"
+def unknown_output(output_id: int) -> UnknownOutputError:
+    """Return the error for an output that is not in the log."""
     return UnknownOutputError(
-        f"output {output_id} must exist{where}", remedy="It was never written, was forgotten, or has expired."
+        f"output {output_id} must exist", remedy="It was never written, was forgotten, or has expired."
     )

@@ -329,14 +329,12 @@ class WriteView(ReadView):
 
     # --- deletions ----------------------------------------------------------------------------------------
 
-    def delete(self, lsn: int, namespace: str | None = None) -> StoredOutput:
+    def delete(self, lsn: int) -> StoredOutput:
         """Delete a row, and its payload with the last reference to it. UnknownOutputError."""
         record = self.log_record(lsn)
         if record is None:
-            raise unknown_output(lsn, namespace)
+            raise unknown_output(lsn)
         stored = self.assemble(record)
-        if namespace is not None and stored.output.namespace != namespace:
-            raise unknown_output(lsn, namespace)
         self.remove_row(record)
         number = record.payload.namespace_id
         if self.segment_of(number, lsn) is not None:

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from suffixsvc.types import DraftSource
-from suffixsvc_openai.app.http.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
 from support.chromium import CHROMIUM, Page, chromium_page
-from support.openai_serving import client_of, cycle_text, running, settings_of
+from support.openai_serving import access_to, client_of, cycle_text, running, settings_of, token_of
 from support.tiny_gguf import chain_of, write_tiny_chain
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
@@ -137,29 +136,31 @@ def test_hostile_text_is_text(tmp_path: Path, page: Page) -> None:
 
 
 def test_the_page_of_a_server_with_keys_asks_for_one(cycle: Path, tmp_path: Path, page: Page) -> None:
-    path = tmp_path / "keys.toml"
-    path.write_text('[keys]\n"sk-alice-1" = "alice"\n"sk-bob-1234" = "bob"\n')
-    with running(settings_of(cycle, keys=read_keys(path))) as server:
-        write(server, "sk-bob-1234", prompt="hgfedcba")
+    alice, bob = token_of("alice"), token_of("bob")
+    with running(settings_of(cycle, access=access_to(tmp_path, alice, bob))) as server:
+        write(server, bob, prompt="hgfedcba")
         page.open(f"http://{server.address}/")
         page.wait("!document.getElementById('login').hidden")
         assert page.evaluate("document.getElementById('main').hidden") is True
         assert page.errors == []
-        for key in ("sk-alice-2", "sk-alice-1"):
+        for key in (token_of("alice", 1), alice):
             assert page.evaluate("document.getElementById('key').type") == "password"
             page.evaluate(
                 f"document.getElementById('key').value = '{key}';"
                 "document.querySelector('#login button').click()"
             )
-            if key == "sk-alice-2":
-                page.wait("document.getElementById('note').textContent.includes('API key')")
+            if key != alice:
+                page.wait("document.getElementById('note').textContent.includes('token')")
                 assert page.evaluate("document.getElementById('main').hidden") is True
         page.wait("document.getElementById('state').textContent === 'live'")
-        write(server, "sk-alice-1")
+        write(server, alice)
         page.wait(f"{TOKENS}.length === 40")
         assert "alice" in page.evaluate("document.getElementById('who').textContent")
         assert "hgfe" not in page.evaluate("document.body.textContent")
-        assert not any("sk-" in url for url in [*page.requests, page.evaluate("location.href")])
+        # the numbers are those of all principals, and not for this one
+        hidden = "[...document.querySelectorAll('[data-all]')].map(each => each.offsetParent === null)"
+        assert page.evaluate(hidden) == [True, True, True]
+        assert not any("sfx_" in url for url in [*page.requests, page.evaluate("location.href")])
         assert page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
         check_own_requests(page, server)
 

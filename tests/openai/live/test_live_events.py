@@ -11,7 +11,6 @@ import pytest
 import openai
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.speculation.accounting import EVIDENCE
-from suffixsvc_openai.app.http.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
 from suffixsvc_openai.live.answers import KEPT_TOKENS
 from suffixsvc_openai.live.feed import KEPT_ANSWERS
@@ -21,11 +20,13 @@ from support.openai_serving import (
     ENDLESS,
     LANES,
     QUEUE,
+    access_to,
     client_of,
     cycle_text,
     running,
     send,
     settings_of,
+    token_of,
 )
 from support.serving import eventually
 
@@ -165,27 +166,32 @@ def test_the_end_of_a_long_text_is_shown(cycle: Path) -> None:
     assert answer["skipped"] + len(answer["text"]) == answer["end"]["tokens"]
 
 
-def test_principals_see_their_own_requests_and_the_numbers_of_all(cycle: Path, tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
-    path.write_text('[keys]\n"sk-alice-1" = "alice"\n"sk-bob-1234" = "bob"\n')
-    with running(settings_of(cycle, keys=read_keys(path))) as server:
-        with client_of(server, "sk-alice-1") as client:
+def test_principals_see_their_own_requests_and_an_administrator_the_numbers_of_all(
+    cycle: Path, tmp_path: Path
+) -> None:
+    tokens = token_of("alice"), token_of("bob"), token_of("ops")
+    access = access_to(tmp_path, *tokens, admins=["ops"])
+    with running(settings_of(cycle, access=access)) as server:
+        with client_of(server, tokens[0]) as client:
             names = {"namespace": "secret", "agent": "spy"}
             complete(client, prompt="hgfedcba", user="alice's", extra_body={"metadata": names})
-        with client_of(server, "sk-bob-1234") as client:
+        with client_of(server, tokens[1]) as client:
             complete(client, max_tokens=6, extra_body={"metadata": {"namespace": "open"}})
         eventually(lambda: server.service.feed.numbers()[1] == 2, "both have ended")
         seen = {}
-        for key in ("sk-alice-1", "sk-bob-1234"):
-            with watching(server, key) as viewer:
-                seen[key] = viewer.until(lambda reader: reader.ended(1) and reader.numbers and reader.stored)
+        for token in tokens[:2]:
+            with watching(server, token) as viewer:
+                seen[token] = viewer.until(lambda reader: reader.ended(1) and reader.stored)
+        with watching(server, tokens[2]) as viewer:
+            ops = viewer.until(lambda reader: reader.numbers)
     alice, bob = seen.values()
     assert [answer["namespace"] for answer in alice.answers.values()] == ["secret"]
     assert [answer["namespace"] for answer in bob.answers.values()] == ["open"]
     assert [row[:2] for row in bob.stored or ()] == [["open", 1]]
     for hidden in ("secret", "spy", "hgfe", "alice", cycle_text("a", 10)):
         assert hidden not in repr(bob.messages)
-    assert alice.numbers["tokens"] == bob.numbers["tokens"] == 46
+    assert not any("numbers" in message for message in (*alice.messages, *bob.messages))
+    assert (ops.answers, ops.numbers["tokens"]) == ({}, 46)
 
 
 def test_a_long_text_that_no_viewer_saw_is_cut_at_its_beginning(cycle: Path) -> None:

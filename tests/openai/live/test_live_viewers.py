@@ -12,20 +12,19 @@ from typing import Any
 import httpx
 import pytest
 
-from suffixsvc_openai.app.http.keys import read_keys
 from suffixsvc_openai.app.run import OpenAIServer
 from suffixsvc_openai.live.feed import KEPT_ANSWERS
 from suffixsvc_openai.live.viewer import MAX_VIEWERS, MAX_VIEWERS_OF_ONE, Viewer
 from support.live_events import LiveReader, watching
-from support.openai_serving import client_of, running, settings_of
+from support.openai_serving import access_to, client_of, running, settings_of, token_of
 from support.serving import PATIENCE_S, eventually
+
+USERS = [token_of(f"user{i}") for i in range(3)]
 
 
 @pytest.fixture
 def keyed(cycle: Path, tmp_path: Path) -> Iterator[OpenAIServer]:
-    path = tmp_path / "keys.toml"
-    path.write_text("[keys]\n" + "".join(f'"sk-user-{i}" = "user{i}"\n' for i in range(3)))
-    with running(settings_of(cycle, keys=read_keys(path))) as server:
+    with running(settings_of(cycle, access=access_to(tmp_path, *USERS))) as server:
         yield server
 
 
@@ -54,8 +53,8 @@ def test_events_need_a_key_in_a_header(keyed: OpenAIServer) -> None:
     with httpx.Client(base_url=f"http://{keyed.address}", timeout=PATIENCE_S) as http:
         for path, headers in (
             ("/live", {}),
-            ("/live?key=sk-user-0&api_key=sk-user-0", {}),
-            ("/live", {"Authorization": "Bearer sk-user-9"}),
+            (f"/live?key={USERS[0]}&api_key={USERS[0]}", {}),
+            ("/live", {"Authorization": f"Bearer {token_of('user9')}"}),
         ):
             answer = http.get(path, headers=headers)
             assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
@@ -64,7 +63,7 @@ def test_events_need_a_key_in_a_header(keyed: OpenAIServer) -> None:
     assert 'data-key="true"' in page.text
     assert "user0" not in page.text
     assert "cycle" not in page.text
-    with watching(keyed, "sk-user-0") as viewer:
+    with watching(keyed, USERS[0]) as viewer:
         assert viewer.messages[0]["server"]["principal"] == "user0"
 
 
@@ -88,7 +87,7 @@ def test_the_page_is_bound_to_its_own_script_and_host(http: httpx.Client) -> Non
 
 def test_the_number_of_viewers_is_bounded(keyed: OpenAIServer) -> None:
     def refused(user: int) -> bool:
-        headers = {"Authorization": f"Bearer sk-user-{user}"}
+        headers = {"Authorization": f"Bearer {USERS[user]}"}
         with httpx.stream(
             "GET", f"http://{keyed.address}/live", headers=headers, timeout=PATIENCE_S
         ) as answer:
@@ -100,10 +99,10 @@ def test_the_number_of_viewers_is_bounded(keyed: OpenAIServer) -> None:
 
     with contextlib.ExitStack() as open_pages:
         for _ in range(MAX_VIEWERS_OF_ONE):
-            open_pages.enter_context(watching(keyed, "sk-user-0"))
+            open_pages.enter_context(watching(keyed, USERS[0]))
         assert refused(0)
         for _ in range(MAX_VIEWERS - MAX_VIEWERS_OF_ONE):
-            open_pages.enter_context(watching(keyed, "sk-user-1"))
+            open_pages.enter_context(watching(keyed, USERS[1]))
         assert refused(2)
     for user in range(3):  # places of viewers that have gone are free
         eventually(lambda user=user: not refused(user), "a place is free")

@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 import openai
-from suffixsvc_openai.app.http.keys import Keys
 from suffixsvc_openai.app.run import OpenAIServer
-from support.openai_serving import client_of, running, settings_of
+from support.openai_serving import access_to, client_of, running, settings_of, token_of
 
-ALICE, BOB = "sk-alice-00", "sk-bob-0000"
+ALICE, BOB = token_of("alice"), token_of("bob")
 
 
 @pytest.fixture(scope="module")
-def keyed(brief: Path) -> Iterator[OpenAIServer]:
+def keyed(brief: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIServer]:
     """A server of two principals."""
-    with running(settings_of(brief, keys=Keys({ALICE: "alice", BOB: "bob"}))) as server:
+    with running(settings_of(brief, access=access_to(tmp_path_factory.mktemp("keys"), ALICE, BOB))) as server:
         yield server
 
 
@@ -141,7 +140,7 @@ def test_no_other_principal_finds_a_response(keyed: OpenAIServer) -> None:
 
 
 def test_a_key_is_needed(keyed: OpenAIServer) -> None:
-    with client_of(keyed, "sk-stranger-0") as stranger:
+    with client_of(keyed, token_of("stranger")) as stranger:
         for call in (
             stranger.responses.retrieve,
             stranger.responses.delete,

@@ -11,16 +11,23 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import grpc
 
-from suffixsvc.errors import ProtocolError, ServiceUnavailableError
+from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError
 from suffixsvc.transport.channels import Channels, close_channel
-from suffixsvc.transport.peer_credentials import AbsentPeerError, CheckedSocket, ExpectedPeer
+from suffixsvc.transport.identity import ClientIdentity
+from suffixsvc.transport.peer_credentials import (
+    AbsentPeerError,
+    CheckedSocket,
+    ExpectedPeer,
+    resolve_socket_paths,
+)
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
-from suffixsvc_driver.workers.client.grpc_stream import DraftStream
+from suffixsvc_driver.workers.client.grpc_stream import DraftStream, error_of_call
 from suffixsvc_driver.workers.client.interface import WorkerDescription
 from suffixsvc_driver.workers.client.single import CONNECT_SECONDS, SingleWorker, require_speeds
 from suffixsvc_models.vocabulary import Vocabulary
@@ -48,14 +55,18 @@ class DraftWorkerClient(SingleWorker):
 
     Args:
         address: ``unix:PATH`` or ``HOST:PORT``.
+        identity: token and certificates; None: those that the environment names.
 
     Raises:
-        InvalidConfigError: a malformed address.
+        InvalidConfigError: a malformed address, or an invalid identity.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, identity: ClientIdentity | None = None) -> None:
         super().__init__(address)
-        self._channels: Channels[grpc.Channel] = Channels(address, _PEER, _connect, close_channel)
+        self.identity = ClientIdentity.from_environment() if identity is None else identity
+        connect = partial(_connect, self.identity)
+        self._channels: Channels[grpc.Channel] = Channels(address, _PEER, connect, close_channel)
+        self.identity.check(address)
 
     @contextlib.contextmanager
     def stub(self) -> Iterator[rpc.DraftWorkerStub]:
@@ -80,6 +91,7 @@ class DraftWorkerClient(SingleWorker):
 
         Raises:
             ServiceUnavailableError: no reply in time; or, at once, the listener belongs to another user.
+            UnauthenticatedError: the worker does not know the client.
         """
         reply = self._call_describe(timeout_seconds, patient=patient)
         vocabulary = Vocabulary(
@@ -113,6 +125,7 @@ class DraftWorkerClient(SingleWorker):
                 with self.stub() as stub:
                     reply: pb.DescribeReply = stub.Describe(
                         pb.DescribeRequest(),
+                        metadata=self.identity.metadata(),
                         timeout=max(0.0, deadline - time.monotonic()),
                         wait_for_ready=patient and not checked,
                     )
@@ -140,7 +153,9 @@ class DraftWorkerClient(SingleWorker):
         try:
             request = pb.GetVocabRequest(fingerprint=known.fingerprint)
             with self.stub() as stub:
-                for chunk in stub.GetVocab(request, timeout=timeout_seconds):
+                for chunk in stub.GetVocab(
+                    request, metadata=self.identity.metadata(), timeout=timeout_seconds
+                ):
                     texts.extend(chunk.texts)
                     if len(texts) > known.size:
                         raise ProtocolError(
@@ -161,17 +176,22 @@ class DraftWorkerClient(SingleWorker):
         )
 
     def _new_channel(self) -> DraftStream:
-        return DraftStream(self.stub, self._verified_instance)
+        return DraftStream(self.stub, self._verified_instance, self.identity.metadata)
 
-    def _unreachable(self, err: grpc.RpcError | ValueError) -> ServiceUnavailableError:
+    def _unreachable(self, err: grpc.RpcError | ValueError) -> SuffixError:
         """``err``: gRPC raises ValueError on a closed channel."""
-        code = err.code().name if isinstance(err, grpc.Call) else "no status"
+        sent = error_of_call(err)
+        if sent is not None:
+            return sent
+        code, details = "no status", None
+        if isinstance(err, grpc.Call):
+            code, details = err.code().name, err.details()
         return ServiceUnavailableError(
             f"no draft worker answers at {self.address}",
-            got=code,
+            got=f"{code}: {resolve_socket_paths(details)[:300]}" if details else code,
             remedy=_START_REMEDY,
         )
 
 
-def _connect(address: str) -> grpc.Channel:
-    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+def _connect(identity: ClientIdentity, address: str) -> grpc.Channel:
+    return identity.channel(address, _CHANNEL_OPTIONS)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from suffixsvc import wire
-from suffixsvc.errors import ServiceUnavailableError, SuffixError
+from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError, UnauthenticatedError
 from suffixsvc.types import Draft
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
 from suffixsvc_driver.workers.client.channel import WorkerChannel, WorkerReply, WorkerRequest
+
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class DraftStream(WorkerChannel):
@@ -25,16 +28,18 @@ class DraftStream(WorkerChannel):
         open_stub: context manager of a stub to the worker that listens now. Raises ServiceUnavailableError.
         verify: checks the worker's vocabulary and returns its instance id; "" if no check is required.
             Called on the stream's own thread.
+        metadata: returns that of the call. Raises InvalidConfigError.
     """
 
     def __init__(
         self,
         open_stub: Callable[[], AbstractContextManager[rpc.DraftWorkerStub]],
         verify: Callable[[], str],
+        metadata: Callable[[], Metadata],
     ) -> None:
         super().__init__("draft-stream")
         self._open_stub = open_stub
-        self._verify = verify
+        self._verify, self._metadata = verify, metadata
         self._lock = threading.Lock()
         self._call: Any = None  # the public type of gRPC's calls lacks their methods
         self._ended = False
@@ -46,10 +51,12 @@ class DraftStream(WorkerChannel):
 
     def _read_replies(self, stub: rpc.DraftWorkerStub, instance_id: str) -> None:
         try:
+            metadata = self._metadata()
             with self._lock:
                 if self._ended:
                     return
-                self._call = stub.Draft(map(_request_to_proto, iter(self._requests.get, None)))
+                requests = map(_request_to_proto, iter(self._requests.get, None))
+                self._call = stub.Draft(requests, metadata=metadata)
             for reply in self._call:
                 if instance_id and reply.instance_id not in ("", instance_id):
                     raise ServiceUnavailableError(
@@ -57,6 +64,9 @@ class DraftStream(WorkerChannel):
                     )
                 self._deliver(reply.seq, _reply_from_proto(reply))
         except grpc.RpcError as err:
+            sent = error_of_call(err)
+            if sent is not None:
+                raise sent from None
             code = err.code().name if isinstance(err, grpc.Call) else "no status"
             raise ServiceUnavailableError("the stream to the draft worker broke", got=code) from None
         except ValueError as err:  # the gRPC channel was closed
@@ -70,6 +80,19 @@ class DraftStream(WorkerChannel):
             self._ended = True
             if self._call is not None:
                 self._call.cancel()
+
+
+def error_of_call(err: Exception) -> SuffixError | None:
+    """The error that a worker sent for a call; None if it sent none."""
+    if not isinstance(err, grpc.RpcError) or not isinstance(err, grpc.Call):
+        return None
+    try:
+        sent = wire.error_from_metadata(err.trailing_metadata() or ())
+    except DecodeError:
+        return ProtocolError("an error of a draft worker cannot be parsed", got=err.code().name)
+    if sent is None and err.code() is grpc.StatusCode.UNAUTHENTICATED:  # of a proxy
+        return UnauthenticatedError("the caller must be authenticated", got=str(err.details())[:300])
+    return sent
 
 
 def _request_to_proto(request: WorkerRequest) -> pb.WorkerDraftRequest:

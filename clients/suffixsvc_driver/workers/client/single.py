@@ -10,7 +10,13 @@ from typing import Any, Final
 
 import structlog
 
-from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
+from suffixsvc.errors import (
+    AccessError,
+    ProtocolError,
+    ServiceTimeoutError,
+    ServiceUnavailableError,
+    SuffixError,
+)
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_driver.workers.client.channel import WorkerChannel
 from suffixsvc_driver.workers.client.interface import WorkerDescription
@@ -32,8 +38,9 @@ class SingleWorker(ClosedOnExit, ABC):
         self.address = address
         self.vocabulary_check = VocabularyCheck()
         self._lock = threading.Lock()
-        #: number of failures in all sessions; the first one was logged
+        #: number of failures in all sessions; the first one was logged, and the first refusal
         self.failures = 0
+        self._refused = False
         #: see the protocol; every session opens a channel, which begins with a check
         self.up = True
         self._closed = False
@@ -106,8 +113,10 @@ class SingleWorker(ClosedOnExit, ABC):
     def _record_failure(self, error: SuffixError) -> None:
         with self._lock:
             self.failures += 1
-            first = self.failures == 1
-            if isinstance(error, (ServiceUnavailableError, ServiceTimeoutError)):
+            refused = isinstance(error, AccessError)
+            first = self.failures == 1 or (refused and not self._refused)
+            self._refused = self._refused or refused
+            if refused or isinstance(error, (ServiceUnavailableError, ServiceTimeoutError)):
                 self.up = False
         if first:
             _log.warning(

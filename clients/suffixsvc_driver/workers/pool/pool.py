@@ -20,6 +20,7 @@ from typing import Any, Final
 import structlog
 
 from suffixsvc.errors import (
+    AccessError,
     InvalidConfigError,
     ServiceUnavailableError,
     SuffixError,
@@ -27,6 +28,7 @@ from suffixsvc.errors import (
 )
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.runtime.signal_guard import AtomicCondition
+from suffixsvc.transport.identity import ClientIdentity
 from suffixsvc_driver.workers.client.interface import WorkerDescription
 from suffixsvc_driver.workers.client.session import WorkerSession
 from suffixsvc_driver.workers.client.single import CONNECT_SECONDS
@@ -74,15 +76,17 @@ class WorkerPool(ClosedOnExit):
             second.
         check_every_seconds: interval of checks of a usable worker, which detect that an idle one died or
             restarted with another model.
+        identity: token and certificates for workers of ours; None: those that the environment names.
 
     Raises:
-        InvalidConfigError: no address, a malformed one, or one twice.
+        InvalidConfigError: no address, a malformed one, or one twice; or an invalid identity.
     """
 
     def __init__(
         self,
         addresses: Sequence[str],
         *,
+        identity: ClientIdentity | None = None,
         recheck_seconds: tuple[float, float] = (0.5, 30.0),
         check_every_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
@@ -96,7 +100,7 @@ class WorkerPool(ClosedOnExit):
                 "recheck_seconds must be 0 < first <= last, and check_every_seconds > 0",
                 got=(recheck_seconds, check_every_seconds),
             )
-        self._entries = [PoolEntry(connect(address)) for address in addresses]
+        self._entries = [PoolEntry(connect(address, identity)) for address in addresses]
         self._recheck, self._check_every = recheck_seconds, check_every_seconds
         self._clock = clock
         self._changed = AtomicCondition()
@@ -115,6 +119,7 @@ class WorkerPool(ClosedOnExit):
 
         Raises:
             VocabularyMismatchError: some workers replied, and none of them fits.
+            UnauthenticatedError: some replied, and none of them knows the client.
             ServiceUnavailableError: no worker replied.
             InvalidConfigError: another target than before.
         """
@@ -146,9 +151,10 @@ class WorkerPool(ClosedOnExit):
                 return replace(best, checks=min(each.checks for each in known))
             self._target = None  # the next call checks again
             errors = {entry.worker.address: entry.error for entry in self._entries}
-        for error in errors.values():
-            if isinstance(error, VocabularyMismatchError):
-                raise error.with_traceback(None)
+        for kind in (VocabularyMismatchError, AccessError):
+            for error in errors.values():
+                if isinstance(error, kind):
+                    raise error.with_traceback(None)
         raise ServiceUnavailableError(
             "no draft worker is usable",
             expected=f"one of {len(self._entries)}",

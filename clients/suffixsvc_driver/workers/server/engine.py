@@ -23,7 +23,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +55,19 @@ _SPEED_STEPS: Final = 12
 _WIDE_STEPS: Final = 5
 #: a token with a logit this far below the highest has less than a millionth of its probability
 _NEGLIGIBLE_GAP: Final = np.float32(20.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A session.
+
+    Attributes:
+        context: its tokens.
+        unnamed_owner: owner of the KV that is freed with it; None: that of a named principal stays.
+    """
+
+    context: list[int]
+    unnamed_owner: str | None
 
 
 class DraftEngine:
@@ -99,7 +112,7 @@ class DraftEngine:
         self._chunk = settings.batch_size
         self._widest = min(settings.slots, settings.batch_size)
         self._sequences = SlotCache(settings.slots)
-        self._sessions: OrderedDict[str, list[int]] = OrderedDict()
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self.costs = self._measure(min(batch_width, self._widest))
 
     def close(self) -> None:
@@ -118,7 +131,8 @@ class DraftEngine:
 
     def length(self, session_id: str) -> int:
         """Return the number of context tokens held for a session; 0 for an unknown one."""
-        return len(self._sessions.get(session_id, ()))
+        held = self._sessions.get(session_id)
+        return 0 if held is None else len(held.context)
 
     def forget(self, session_id: str, taken: Collection[int] = ()) -> None:
         """Remove a session, and the KV that only it used; that of a named principal stays for its others.
@@ -126,12 +140,13 @@ class DraftEngine:
         Args:
             taken: indices of sequences that jobs use.
         """
-        tokens = self._sessions.pop(session_id, None)
-        if tokens is None:
+        held = self._sessions.pop(session_id, None)
+        if held is None or held.unnamed_owner is None:
             return
+        tokens = held.context
         for each in self._sequences.slots:
             own = (
-                not each.principal
+                each.principal == held.unnamed_owner
                 and each.tokens
                 and each.tokens[: len(tokens)] == tokens[: len(each.tokens)]
             )
@@ -189,10 +204,10 @@ class DraftEngine:
         free = [slot.index for slot in self._sequences.slots if slot.index not in taken]
         if not free:
             return None
-        placement = self._sequences.place(context, free, request.principal)
+        placement = self._sequences.place(context, free, request.owner)
         if max_prefill is not None and len(context) - 1 - placement.keep > max_prefill:
             return None
-        self._sessions[request.session_id] = context
+        self._sessions[request.session_id] = _Session(context, None if request.principal else request.owner)
         self._sessions.move_to_end(request.session_id)
         while len(self._sessions) > _MAX_SESSIONS:
             self._sessions.popitem(last=False)
@@ -282,8 +297,8 @@ class DraftEngine:
             self.context.decode_each(tokens, positions, [job.sequence.index for job in jobs])
 
     def _updated(self, request: DraftRequest) -> list[int]:
-        held = self._sessions.get(request.session_id)
-        keep = request.keep
+        session = self._sessions.get(request.session_id)
+        held, keep = None if session is None else session.context, request.keep
         if held is None and keep > 0:
             raise UnknownSessionError(
                 "unknown session",

@@ -21,6 +21,7 @@ class DraftRequest:
         top_k: probabilities are normalised over this many best tokens; 0 = 10.
         suggested: tokens that may follow, up to the first invalid id; they do not change the draft.
         principal: owner of the session; KV is reused between sessions of one principal only.
+        scope: of the client that sends it; equal principals of two scopes are unrelated.
     """
 
     session_id: str
@@ -31,6 +32,12 @@ class DraftRequest:
     top_k: int = 0
     suggested: TokenIds = ()
     principal: str = ""
+    scope: str = ""
+
+    @property
+    def owner(self) -> str:
+        """Whose KV it may reuse."""
+        return self.scope + self.principal
 
 
 @dataclass(slots=True, eq=False)

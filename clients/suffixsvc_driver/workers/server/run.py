@@ -19,7 +19,7 @@ from suffixsvc_driver.targets.llama.context import ContextSettings
 from suffixsvc_driver.targets.llama.offload import Offload
 from suffixsvc_driver.targets.llama.passing_thread import in_passing_thread
 from suffixsvc_driver.workers.server.engine import DraftEngine
-from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
+from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerEdge, WorkerSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -31,6 +31,7 @@ def serve_until_signal(
     worker: WorkerSettings,
     ready_file: Path | None,
     offload: Offload,
+    edge: WorkerEdge,
 ) -> None:
     """Serve a draft model until SIGTERM or SIGINT.
 
@@ -38,6 +39,7 @@ def serve_until_signal(
         address: ``unix:PATH`` or ``HOST:PORT``; the caller has checked it and removed stale socket files.
         ready_file: written once the worker serves: JSON with "addresses" and "pid".
         offload: the part of the model that is on GPUs.
+        edge: who may use the worker.
 
     Raises:
         ModelError: the model cannot be loaded.
@@ -49,7 +51,7 @@ def serve_until_signal(
         load = partial(DraftEngine, model, context, batch_width=worker.batch_width, offload=offload)
         engine = in_passing_thread(load)  # the scheduler's thread drafts
         stack.callback(engine.close)
-        server = DraftWorkerServer(engine, address, worker)
+        server = DraftWorkerServer(engine, address, worker, edge)
         if address.startswith("unix:"):
             stack.callback(Path(address.removeprefix("unix:")).unlink, missing_ok=True)
         stack.callback(remove_ready_file, ready_file)

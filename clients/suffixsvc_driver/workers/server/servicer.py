@@ -8,17 +8,21 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import grpc
 import structlog
 
 from suffixsvc import wire
+from suffixsvc.access.caller import Caller
+from suffixsvc.access.control import AccessControl
 from suffixsvc.errors import ListenError, SuffixError, UnknownSessionError
 from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS, owner_only_umask
+from suffixsvc.transport.tls import ServerTls
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
+from suffixsvc_driver.workers.server.authentication import Authentication
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest
 from suffixsvc_driver.workers.server.scheduler import Scheduler
 from suffixsvc_driver.workers.server.ticket import Ticket
@@ -52,8 +56,24 @@ class WorkerSettings:
     drivers: int = 64
 
 
-class _Servicer(rpc.DraftWorkerServicer):
-    """The methods of the gRPC service."""
+@dataclass(frozen=True, slots=True)
+class WorkerEdge:
+    """Who may use a worker.
+
+    Attributes:
+        access: authenticates callers.
+        tls: certificates of ``HOST:PORT``; None: connections are not encrypted.
+    """
+
+    access: AccessControl = field(default_factory=AccessControl)
+    tls: ServerTls | None = None
+
+
+class _Servicer:
+    """The methods of the gRPC service, each with its caller (:mod:`.authentication`).
+
+    Sessions, principals and KV are those of the caller: equal names of two callers are unrelated.
+    """
 
     def __init__(self, engine: DraftEngine, scheduler: Scheduler, streams: int) -> None:
         self._engine = engine
@@ -62,8 +82,8 @@ class _Servicer(rpc.DraftWorkerServicer):
         self._instance_id = uuid.uuid4().hex
         self._streams = threading.BoundedSemaphore(streams)
 
-    def Describe(  # noqa: N802  # the generated base class names it
-        self, request: pb.DescribeRequest, context: grpc.ServicerContext
+    def Describe(  # noqa: N802  # the service names it
+        self, request: pb.DescribeRequest, context: grpc.ServicerContext, caller: Caller
     ) -> pb.DescribeReply:
         """Describe the model, its vocabulary and its speed."""
         self._require_running(context)
@@ -86,8 +106,8 @@ class _Servicer(rpc.DraftWorkerServicer):
             checks=engine.checks,
         )
 
-    def GetVocab(  # noqa: N802  # the generated base class names it
-        self, request: pb.GetVocabRequest, context: grpc.ServicerContext
+    def GetVocab(  # noqa: N802  # the service names it
+        self, request: pb.GetVocabRequest, context: grpc.ServicerContext, caller: Caller
     ) -> Iterator[pb.GetVocabReply]:
         """Stream the texts of all tokens."""
         vocabulary = self._vocabulary
@@ -96,8 +116,11 @@ class _Servicer(rpc.DraftWorkerServicer):
         for first in range(0, vocabulary.size, _VOCAB_CHUNK):
             yield pb.GetVocabReply(first_id=first, texts=vocabulary.texts[first : first + _VOCAB_CHUNK])
 
-    def Draft(  # noqa: N802  # the generated base class names it
-        self, request_iterator: Iterator[pb.WorkerDraftRequest], context: grpc.ServicerContext
+    def Draft(  # noqa: N802  # the service names it
+        self,
+        request_iterator: Iterator[pb.WorkerDraftRequest],
+        context: grpc.ServicerContext,
+        caller: Caller,
     ) -> Iterator[pb.WorkerDraftReply]:
         """Reply to the requests of one client's session."""
         if not self._streams.acquire(blocking=False):
@@ -108,7 +131,7 @@ class _Servicer(rpc.DraftWorkerServicer):
             context.add_callback(lambda: self._scheduler.cancel(*current))
             for request in request_iterator:
                 self._require_running(context)
-                yield self._reply(request, current)
+                yield self._reply(request, caller, current)
         finally:
             self._streams.release()
 
@@ -116,7 +139,9 @@ class _Servicer(rpc.DraftWorkerServicer):
         if self._scheduler.stopped:
             context.abort(grpc.StatusCode.UNAVAILABLE, "this worker is stopping")
 
-    def _reply(self, request: pb.WorkerDraftRequest, current: list[Ticket]) -> pb.WorkerDraftReply:
+    def _reply(
+        self, request: pb.WorkerDraftRequest, caller: Caller, current: list[Ticket]
+    ) -> pb.WorkerDraftReply:
         reply = pb.WorkerDraftReply(
             seq=request.seq, session_id=request.session_id, instance_id=self._instance_id
         )
@@ -124,10 +149,10 @@ class _Servicer(rpc.DraftWorkerServicer):
             if not request.session_id:
                 raise UnknownSessionError("session_id must be set", got="''")
             if request.forget:
-                self._scheduler.forget(request.session_id)
+                self._scheduler.forget(caller.session(request.session_id).key)
                 return reply
             ticket = self._scheduler.submit(
-                _request_from_proto(request),
+                _request_from_proto(request, caller),
                 _seconds(request.timeout_seconds),
                 min(_seconds(request.wait_seconds), _MAX_WAIT_SECONDS),
             )
@@ -150,10 +175,10 @@ def _seconds(value: float) -> float:
     return value if 0.0 < value < math.inf else 0.0
 
 
-def _request_from_proto(request: pb.WorkerDraftRequest) -> DraftRequest:
+def _request_from_proto(request: pb.WorkerDraftRequest, caller: Caller) -> DraftRequest:
     """Convert a request. Raises InvalidTokensError for a byte length that is not a multiple of an id's."""
     return DraftRequest(
-        request.session_id,
+        caller.session(request.session_id).key,
         request.keep,
         wire.unpack_tokens(request.new_token_ids),
         max(0, request.max_draft_tokens),
@@ -161,6 +186,7 @@ def _request_from_proto(request: pb.WorkerDraftRequest) -> DraftRequest:
         max(0, request.top_k),
         wire.unpack_tokens(request.suggested_token_ids, "suggested_token_ids"),
         request.principal,
+        caller.scope,
     )
 
 
@@ -169,29 +195,40 @@ class DraftWorkerServer:
 
     Args:
         address: ``unix:PATH`` or ``HOST:PORT``, checked by the caller; port 0 takes a free one.
+        edge: who may use it.
 
     Raises:
         ListenError: the address is in use.
+        InvalidConfigError: a certificate is invalid.
     """
 
     def __init__(
-        self, engine: DraftEngine, address: str, settings: WorkerSettings = WorkerSettings()
+        self,
+        engine: DraftEngine,
+        address: str,
+        settings: WorkerSettings = WorkerSettings(),
+        edge: WorkerEdge | None = None,
     ) -> None:
+        edge = WorkerEdge() if edge is None else edge
         self.scheduler = Scheduler(
             engine, queue=settings.queue, busy_after_seconds=settings.busy_after_seconds
         )
+        self._authentication = Authentication(edge.access)
         threads = settings.drivers + _SPARE_THREADS
         self._server = grpc.server(
             ThreadPoolExecutor(threads, thread_name_prefix="worker"),
+            interceptors=[self._authentication],
             maximum_concurrent_rpcs=threads,
             options=SERVER_OPTIONS,
         )
-        rpc.add_DraftWorkerServicer_to_server(
-            _Servicer(engine, self.scheduler, settings.drivers), self._server
-        )
+        servicer: Any = _Servicer(engine, self.scheduler, settings.drivers)  # the interceptor passes callers
+        rpc.add_DraftWorkerServicer_to_server(servicer, self._server)
         try:
             with owner_only_umask():  # for a socket file: requests contain the text of generations
-                port = self._server.add_insecure_port(address)
+                if edge.tls is None or address.startswith("unix:"):
+                    port = self._server.add_insecure_port(address)
+                else:
+                    port = self._server.add_secure_port(address, edge.tls.credentials())
         except RuntimeError as err:
             raise ListenError(f"cannot listen on {address}", expected="a free address", got=err) from None
         host = address.rpartition(":")[0]
@@ -201,6 +238,7 @@ class DraftWorkerServer:
     def start(self) -> None:
         """Start serving."""
         self.scheduler.start()
+        self._authentication.start()
         self._server.start()
         _log.info("draft worker ready", address=self.address)
 
@@ -208,5 +246,6 @@ class DraftWorkerServer:
         """Finish running requests and refuse further ones."""
         self.scheduler.stop(_STOP_GRACE_SECONDS)
         self._server.stop(_FINAL_REPLIES_SECONDS).wait()
+        self._authentication.stop()
         with suppress(Exception):  # standard error may be a pipe that is closed
             _log.info("draft worker stopped", address=self.address, failures=self.scheduler.failures)

@@ -10,12 +10,23 @@ from typing import Any, Protocol
 from fastapi import Request
 from fastapi.responses import Response
 
+from suffixsvc.errors import UnauthenticatedError
 from suffixsvc_openai.app.http import streaming
 from suffixsvc_openai.app.http.streaming import EventStream, while_connected
 from suffixsvc_openai.engine.call import Call, Event
 from suffixsvc_openai.engine.engine import Engine
+from suffixsvc_openai.protocol.errors import of_exception
 
 Events = AsyncIterator[Event]
+
+
+async def _events(call: Call) -> Events:
+    """The events of a call. Raises ApiError: its token was revoked."""
+    try:
+        async for event in call.events():
+            yield event
+    except UnauthenticatedError as error:
+        raise of_exception(error) from None
 
 
 class Writer(Protocol):
@@ -45,7 +56,7 @@ async def respond(engine: Engine, request: Request, call: Call, writer: Writer, 
         ApiError: an answer failed.
         ClientGone: the client has disconnected.
     """
-    events = call.events()
+    events = _events(call)
     try:
         if not stream:
             return await while_connected(request, writer.whole(events))

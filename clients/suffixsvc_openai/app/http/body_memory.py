@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -28,21 +28,25 @@ class BodyMemory:
 
     Args:
         limit: bytes that they have at most.
-        principals: number of principals; a single one may take all.
+        principals: returns the number of principals; a single one may take all.
 
     Attributes:
         held: bytes that they have now.
-        shared: whether there are several principals.
         shares: these bytes by principal, and by whether they are of short bodies.
         parsing: held while a long body is parsed. The interpreter runs nothing else meanwhile, so that the
             event loop would wait for all that are parsed at the same time.
     """
 
-    def __init__(self, limit: int = MAX_TOTAL_BYTES, principals: int = 2) -> None:
+    def __init__(self, limit: int = MAX_TOTAL_BYTES, principals: Callable[[], int] = lambda: 2) -> None:
         self.limit, self.held = limit, 0
-        self.shared = principals > 1
+        self._principals = principals
         self.shares: Counter[tuple[str, bool]] = Counter()
         self.parsing = asyncio.Lock()
+
+    @property
+    def shared(self) -> bool:
+        """Whether there are several principals."""
+        return self._principals() > 1
 
     @contextmanager
     def body(self, principal: str) -> Iterator[HeldBody]:

@@ -19,13 +19,15 @@ import json
 import resource
 import socket
 import time
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from h11 import IDLE, SEND_RESPONSE
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from suffixsvc.runtime.request_ids import REQUEST_ID, new_request_id
+from suffixsvc.transport.tls import certificate_names
+from suffixsvc_openai.app.http.authentication import CERTIFICATE_NAMES
 from suffixsvc_openai.protocol.errors import RETRY_SECONDS, too_many_connections
 
 _log = structlog.get_logger(__name__)
@@ -59,7 +61,7 @@ def connection_limit() -> int:
 
 
 def _warn() -> None:
-    """Log that connections are refused, at most once per _WARNING_SECONDS: they need no key."""
+    """Log that connections are refused, at most once per _WARNING_SECONDS: they need no token."""
     global _next_warning  # noqa: PLW0603 - of the process, as its files are
     now = time.monotonic()
     if now < _next_warning:
@@ -103,10 +105,15 @@ class TimedConnection(H11Protocol):
 
     _headers_timer: asyncio.TimerHandle | None = None
     _refused = False
+    app_state: dict[str, Any]  # copied to the state of each request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Wait for headers."""
         super().connection_made(transport)
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is not None:  # its handshake is complete, and a certificate of the client verified
+            names = certificate_names(encrypted.getpeercert())
+            self.app_state = {**self.app_state, CERTIFICATE_NAMES: names}
         beyond = len(self.connections) - connection_limit()
         if beyond > _REFUSING:
             transport.abort()
