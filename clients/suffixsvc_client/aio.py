@@ -99,6 +99,7 @@ class AsyncSuffixClient(ClientHandle[AsyncRunner]):
     delete_namespace = _awaited(ClientVerbs.delete_namespace)
     stats = _awaited(ClientVerbs.stats)
     server_info = _awaited(ClientVerbs.server_info)
+    backup = _awaited(ClientVerbs.backup)
 
     def namespace(self, path: str, tokenizer: str | None = None) -> AsyncClientNamespace:
         """The namespace at ``path``, nothing is sent; see :meth:`SuffixClient.namespace`."""

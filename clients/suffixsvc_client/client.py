@@ -124,6 +124,7 @@ class SuffixClient(ClosedOnExit, ClientHandle[BlockingRunner]):
     delete_namespace = _blocking(ClientVerbs.delete_namespace)
     stats = _blocking(ClientVerbs.stats)
     server_info = _blocking(ClientVerbs.server_info)
+    backup = _blocking(ClientVerbs.backup)
 
     def namespace(self, path: str, tokenizer: str | None = None) -> ClientNamespace:
         """The namespace at ``path``. Nothing is sent: errors of the service are raised by later calls.

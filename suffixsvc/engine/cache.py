@@ -7,7 +7,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from suffixsvc import store as stores
 from suffixsvc.config import Limits, validate_namespace
@@ -24,7 +26,7 @@ from suffixsvc.engine.outputs.output_log import OutputLog
 from suffixsvc.engine.sealing.eraser import Eraser
 from suffixsvc.engine.sealing.maintenance import Maintenance
 from suffixsvc.engine.sealing.sealer import Sealer
-from suffixsvc.errors import InvalidConfigError, SuffixError, UnknownNamespaceError
+from suffixsvc.errors import InvalidConfigError, StoreError, SuffixError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex, NamespaceStats
 from suffixsvc.index.output_use import OutputUse
 from suffixsvc.policies import Policies
@@ -35,6 +37,13 @@ from suffixsvc.runtime.sync_points import SyncPoint, with_sync_points
 from suffixsvc.selection import Selection
 from suffixsvc.store.base import Store
 from suffixsvc.types import Deletion, IncompleteOutput, NamespaceRecord
+
+if TYPE_CHECKING:
+    from suffixsvc.engine.backup.manifest import BackupManifest
+    from suffixsvc.engine.backup.writer import BackupWriter
+
+
+log = structlog.get_logger(__name__)
 
 
 def _open_store(
@@ -347,6 +356,57 @@ class SuffixCache(ClosedOnExit):
     def _select(self, namespace: str | None) -> list[NamespaceIndex]:
         with self._parts.close_guard.while_open():
             return self._parts.catalog.select(namespace)
+
+    def begin_backup(self, folder: str | Path, *, copy_segments: bool = False) -> BackupWriter:
+        """A backup of the data folder, which its ``run`` writes step by step while the cache is used.
+
+        Args:
+            folder: of the backup: does not exist, or is empty; its parent exists.
+            copy_segments: copy segment files instead of linking to them, which is done where the file system
+                allows it.
+
+        Raises:
+            InvalidConfigError: the cache is in memory.
+            SessionClosedError: it is closed.
+        """
+        from suffixsvc.engine.backup.writer import BackupWriter  # noqa: PLC0415 - few processes back up
+
+        store = self._parts.store
+        if not isinstance(store, stores.LmdbStore):
+            raise InvalidConfigError("a cache must have a data folder to be backed up", got="memory only")
+        with self._parts.close_guard.while_open():
+            try:  # what was learned since the last open
+                self._parts.catalog.save_learned()
+                self._parts.quotas.evictor.save(self._parts.catalog.stored())
+            except StoreError as error:  # a store that cannot write can be backed up
+                log.warning("the learned tables could not be saved for a backup", error=str(error))
+        return BackupWriter(
+            store,
+            Path(folder),
+            exclusive=self._parts.exclusive,
+            copy_segments=copy_segments,
+            sync_point=self._sync_point,
+        )
+
+    def backup(
+        self,
+        folder: str | Path,
+        *,
+        copy_segments: bool = False,
+        progress: Callable[[int, int], None] = lambda outputs, total: None,
+    ) -> BackupManifest:
+        """Write a backup of the data folder while the cache is used: the log as of one LSN, and its segments.
+
+        Args:
+            folder, copy_segments: as of :meth:`begin_backup`.
+            progress: called with (outputs so far, outputs in all).
+
+        Raises:
+            InvalidConfigError: the cache is in memory.
+            InvalidInputError: the folder has content.
+            StoreError: nothing was written.
+        """
+        return self.begin_backup(folder, copy_segments=copy_segments).finish(progress)
 
     # --------------------------------------------------------------------------------- state and checks
 

@@ -7,6 +7,7 @@ its caller before it looks at anything else (docs/security.md has the table).
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tempfile
 import threading
@@ -40,7 +41,7 @@ from suffixsvc.v1 import watch_pb2
 if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, ExportJob, NamespaceStats, SuffixCache
 
-FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch")
+FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch", "backup")
 #: of the statistics of a namespace, those in which the rates of other namespaces show
 _OF_THE_SERVICE: Final = ("last_lsn", "store_bytes")
 #: exports that are counted or read: each holds a thread, files and disk space while its client reads
@@ -279,6 +280,28 @@ class Handlers:
         caller.require(Right.FOLLOW, request.namespace)
         self._require_namespace(request.namespace)
         return self.followers.fetch_segment(request)
+
+    def backup(self, request: pb.BackupRequest, caller: Caller) -> Generator[pb.BackupReply, None, None]:
+        """Write a backup of the data folder; yields its progress, then a summary.
+
+        Raises:
+            InvalidInputError: the path is not absolute, or the folder has content.
+            InvalidConfigError: the cache is in memory.
+            PermissionDeniedError: the caller may not administer every namespace.
+            ServiceUnavailableError: the service drains.
+            StoreError: nothing was written.
+        """
+        caller.require_everywhere(Right.ADMIN, "a backup of the service")
+        folder = os.fsdecode(request.folder)
+        if not os.path.isabs(folder) or "\0" in folder:
+            raise InvalidInputError("folder must be an absolute path", got=ascii(folder)[:200])
+        writer = self._cache.begin_backup(folder, copy_segments=request.copy_segments)
+        with contextlib.closing(writer.run()) as steps:
+            for step in steps:
+                self.refuse_while_draining()
+                yield pb.BackupReply(progress=pb.BackupProgress(outputs=step.outputs, total=step.total))
+        if writer.manifest is not None:
+            yield pb.BackupReply(summary=converters.backup_to_proto(writer.manifest))
 
     # ------------------------------------------------------------------------------------------- queries
 

@@ -12,6 +12,7 @@ from suffixsvc.access.caller import Caller
 from suffixsvc.access.control import Peer
 from suffixsvc.access.grpc_calls import peer_of
 from suffixsvc.engine import ExportJob
+from suffixsvc.errors import InvalidInputError
 from suffixsvc.service.calls.stalls import StalledCalls
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -35,7 +36,7 @@ class SuffixCacheServicer:
         #: the exports in progress
         self._exports: set[ExportJob] = set()
         for method in pb.DESCRIPTOR.services_by_name["SuffixCache"].methods_by_name:
-            if method not in ("Stream", "ExportNgrams", "Watch", "FetchSegment"):
+            if method not in ("Stream", "ExportNgrams", "Watch", "FetchSegment", "Backup"):
                 setattr(self, method, _servicer_method(handlers, method))
 
     def drain(self) -> None:
@@ -88,6 +89,21 @@ class SuffixCacheServicer:
         self._handlers.refuse_while_draining()
         with contextlib.closing(self._handlers.fetch_segment(request, caller)) as replies:
             yield from self._timed(replies, context, "FetchSegment")
+
+    def Backup(  # noqa: N802 - gRPC's method name
+        self, request: pb.BackupRequest, context: grpc.ServicerContext, caller: Caller
+    ) -> Iterator[pb.BackupReply]:
+        """See :meth:`Handlers.backup`. The call's end, also by the client, ends the backup."""
+        self._handlers.refuse_while_draining()
+        if peer_of(context.peer()) is Peer.NETWORK:
+            raise InvalidInputError(
+                "the client must be on the service's host to ask for a backup",
+                expected="a unix socket or a loopback address",
+                got=context.peer(),
+                remedy="Run `suffixsvc backup` there: it names a folder of that host.",
+            )
+        with contextlib.closing(self._handlers.backup(request, caller)) as replies:
+            yield from self._timed(replies, context, "Backup")
 
     def _timed(self, replies: Iterator[T], context: grpc.ServicerContext, method: str) -> Iterator[T]:
         """Send replies, each within a deadline: gRPC itself waits without a limit for the client to read."""

@@ -16,8 +16,10 @@ from suffixsvc.clock import StoreClock, SystemTime
 from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError, StoreClosedError, StoreError, StoreFullError
 from suffixsvc.store.base import Store
+from suffixsvc.store.copies.log_copy import LogCopy
+from suffixsvc.store.copies.new_file import NewDataFile
 from suffixsvc.store.files import datafile
-from suffixsvc.store.files.folder import prepare_folder
+from suffixsvc.store.files.folder import SEGMENTS, prepare_folder
 from suffixsvc.store.lmdb_log.committer import Committer
 from suffixsvc.store.lmdb_log.environment import Environment, round_up_map_size
 from suffixsvc.store.lmdb_log.migration import discard_backup
@@ -40,7 +42,6 @@ _DEFAULT_MAP_BYTES: Final = 4 << 20
 _CLOCK_PERIOD_SECONDS: Final = 600.0
 #: a wall clock that went back by more was set while the folder was closed
 _BEHIND_SECONDS: Final = 1.0
-_SEGMENTS: Final = "segments"
 
 
 class LmdbStore(Store):
@@ -225,9 +226,9 @@ class LmdbStore(Store):
         return self._log.schema
 
     @property
-    def segment_folder(self) -> Path | None:
+    def segment_folder(self) -> Path:
         """The folder of segment files; it need not exist."""
-        return Path(self._log.path).with_name(_SEGMENTS)
+        return Path(self._log.path).with_name(SEGMENTS)
 
     def failure(self) -> StoreError | None:
         """Return why appends fail at this moment, or None."""
@@ -243,6 +244,10 @@ class LmdbStore(Store):
         return replace(
             super().stats(), reopened=thread.reopened, defects=thread.defects, queued=thread.queued
         )
+
+    def begin_copy(self, target: NewDataFile) -> LogCopy:
+        """Begin a copy of the log in a new file, while it is written to. Errors as :class:`LogCopy`."""
+        return LogCopy(self._log, target)
 
     def check(self) -> None:
         """Verify every page, then every record; StoreCorruptError. Writes wait for the first part."""

@@ -41,6 +41,11 @@ class Manifests(ABC):
         snapshot = self._log.snapshot
         return list(snapshot.manifests.get(snapshot.names.require(namespace), ()))
 
+    def segment_names(self) -> set[str]:
+        """The names of all segment files in manifests."""
+        self._log.require_usable()
+        return {r.name for manifest in self._log.snapshot.manifests.values() for r in manifest}
+
     def tombstones(self, namespace: str) -> dict[OutputId, int]:
         """Deleted outputs that a segment still holds, and their tokens, ordered by id."""
         with self._log.read() as view:

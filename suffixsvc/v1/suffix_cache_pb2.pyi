@@ -550,6 +550,46 @@ class GetServerInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class BackupRequest(_message.Message):
+    __slots__ = ("folder", "copy_segments")
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    COPY_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    folder: bytes
+    copy_segments: bool
+    def __init__(self, folder: _Optional[bytes] = ..., copy_segments: bool = ...) -> None: ...
+
+class BackupReply(_message.Message):
+    __slots__ = ("progress", "summary")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    progress: BackupProgress
+    summary: BackupSummary
+    def __init__(self, progress: _Optional[_Union[BackupProgress, _Mapping]] = ..., summary: _Optional[_Union[BackupSummary, _Mapping]] = ...) -> None: ...
+
+class BackupProgress(_message.Message):
+    __slots__ = ("outputs", "total")
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    outputs: int
+    total: int
+    def __init__(self, outputs: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
+
+class BackupSummary(_message.Message):
+    __slots__ = ("lsn", "namespaces", "outputs", "tokens", "segments", "bytes")
+    LSN_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    lsn: int
+    namespaces: int
+    outputs: int
+    tokens: int
+    segments: int
+    bytes: int
+    def __init__(self, lsn: _Optional[int] = ..., namespaces: _Optional[int] = ..., outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., segments: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
 class GetServerInfoReply(_message.Message):
     __slots__ = ("version", "instance_id", "max_message_bytes", "max_session_tokens", "max_draft_tokens", "durable", "features", "max_outputs_per_message", "max_segments_per_message", "store_failure")
     VERSION_FIELD_NUMBER: _ClassVar[int]

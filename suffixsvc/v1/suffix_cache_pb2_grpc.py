@@ -89,6 +89,11 @@ class SuffixCacheStub(object):
                 request_serializer=suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentRequest.SerializeToString,
                 response_deserializer=suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentReply.FromString,
                 )
+        self.Backup = channel.unary_stream(
+                '/suffixsvc.v1.SuffixCache/Backup',
+                request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.BackupRequest.SerializeToString,
+                response_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.BackupReply.FromString,
+                )
 
 
 class SuffixCacheServicer(object):
@@ -221,6 +226,18 @@ class SuffixCacheServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Backup(self, request, context):
+        """Writes a backup of the data folder into a folder on the service's host, as the service's user, while the
+        service goes on. The replies are its progress, then one summary; the folder appears with the summary, or, if
+        the call ends before, not at all. For clients on the service's host only.
+        INVALID_ARGUMENT: the path is not absolute, its parent does not exist, the folder has content, or the client
+        is on another host. RESOURCE_EXHAUSTED: another backup is being written, or the disk is full. DATA_LOSS: a
+        record of the log is damaged. UNAVAILABLE: draining.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SuffixCacheServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -293,6 +310,11 @@ def add_SuffixCacheServicer_to_server(servicer, server):
                     servicer.FetchSegment,
                     request_deserializer=suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentRequest.FromString,
                     response_serializer=suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentReply.SerializeToString,
+            ),
+            'Backup': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.BackupRequest.FromString,
+                    response_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.BackupReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -543,5 +565,22 @@ class SuffixCache(object):
         return grpc.experimental.unary_stream(request, target, '/suffixsvc.v1.SuffixCache/FetchSegment',
             suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentRequest.SerializeToString,
             suffixsvc_dot_v1_dot_watch__pb2.FetchSegmentReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/suffixsvc.v1.SuffixCache/Backup',
+            suffixsvc_dot_v1_dot_suffix__cache__pb2.BackupRequest.SerializeToString,
+            suffixsvc_dot_v1_dot_suffix__cache__pb2.BackupReply.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -145,6 +145,18 @@ class SuffixCacheStub:
     it has. RESOURCE_EXHAUSTED: too many are being read.
     """
 
+    Backup: grpc.UnaryStreamMultiCallable[
+        suffixsvc.v1.suffix_cache_pb2.BackupRequest,
+        suffixsvc.v1.suffix_cache_pb2.BackupReply,
+    ]
+    """Writes a backup of the data folder into a folder on the service's host, as the service's user, while the
+    service goes on. The replies are its progress, then one summary; the folder appears with the summary, or, if
+    the call ends before, not at all. For clients on the service's host only.
+    INVALID_ARGUMENT: the path is not absolute, its parent does not exist, the folder has content, or the client
+    is on another host. RESOURCE_EXHAUSTED: another backup is being written, or the disk is full. DATA_LOSS: a
+    record of the log is damaged. UNAVAILABLE: draining.
+    """
+
 class SuffixCacheAsyncStub:
     """Remembers what models wrote and drafts what comes next.
 
@@ -269,6 +281,18 @@ class SuffixCacheAsyncStub:
     """A segment file of a namespace's manifest from an offset on, in pieces.
     NOT_FOUND: no such namespace, or the manifest no longer has the segment: the next SealedContents says what
     it has. RESOURCE_EXHAUSTED: too many are being read.
+    """
+
+    Backup: grpc.aio.UnaryStreamMultiCallable[
+        suffixsvc.v1.suffix_cache_pb2.BackupRequest,
+        suffixsvc.v1.suffix_cache_pb2.BackupReply,
+    ]
+    """Writes a backup of the data folder into a folder on the service's host, as the service's user, while the
+    service goes on. The replies are its progress, then one summary; the folder appears with the summary, or, if
+    the call ends before, not at all. For clients on the service's host only.
+    INVALID_ARGUMENT: the path is not absolute, its parent does not exist, the folder has content, or the client
+    is on another host. RESOURCE_EXHAUSTED: another backup is being written, or the disk is full. DATA_LOSS: a
+    record of the log is damaged. UNAVAILABLE: draining.
     """
 
 class SuffixCacheServicer(metaclass=abc.ABCMeta):
@@ -423,6 +447,20 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
         """A segment file of a namespace's manifest from an offset on, in pieces.
         NOT_FOUND: no such namespace, or the manifest no longer has the segment: the next SealedContents says what
         it has. RESOURCE_EXHAUSTED: too many are being read.
+        """
+
+    @abc.abstractmethod
+    def Backup(
+        self,
+        request: suffixsvc.v1.suffix_cache_pb2.BackupRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[suffixsvc.v1.suffix_cache_pb2.BackupReply], collections.abc.AsyncIterator[suffixsvc.v1.suffix_cache_pb2.BackupReply]]:
+        """Writes a backup of the data folder into a folder on the service's host, as the service's user, while the
+        service goes on. The replies are its progress, then one summary; the folder appears with the summary, or, if
+        the call ends before, not at all. For clients on the service's host only.
+        INVALID_ARGUMENT: the path is not absolute, its parent does not exist, the folder has content, or the client
+        is on another host. RESOURCE_EXHAUSTED: another backup is being written, or the disk is full. DATA_LOSS: a
+        record of the log is damaged. UNAVAILABLE: draining.
         """
 
 def add_SuffixCacheServicer_to_server(servicer: SuffixCacheServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -220,6 +220,7 @@ def test_callers_without_a_valid_token_get_nothing_but_health(
             lambda: stub.DeleteNamespace(pb.DeleteNamespaceRequest(namespace=PATH), metadata=metadata),
             lambda: list(stub.Stream(iter([pb.StreamRequest(id=1)]), metadata=metadata)),
             lambda: list(stub.Watch(iter([watch_pb2.WatchRequest()]), metadata=metadata)),
+            lambda: list(stub.Backup(pb.BackupRequest(folder=b"/nowhere/backup"), metadata=metadata)),
             lambda: list(stub.FetchSegment(watch_pb2.FetchSegmentRequest(namespace=PATH), metadata=metadata)),
         ]
         for call in calls:
@@ -285,6 +286,29 @@ def test_deletions_take_what_the_caller_may_delete(service: ControlledService) -
         service.set_policy('[principals."alice"]\nadmin = ["*"]')
         deleted = alice.delete(Selection(principal="bob", session_id="same"), from_disk=True)
         assert (deleted.outputs, deleted.namespaces) == (1, ("bob/b",))
+
+
+def test_a_backup_takes_admin_on_every_namespace(service: ControlledService, tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    with service.client("alice") as alice:
+        for policy in (
+            "[principals]",
+            grant("alice", Right.ADMIN),
+            '[principals."alice"]\nread = ["*"]\nwrite = ["*"]\nfollow = ["*"]\n',
+        ):
+            service.set_policy(policy)
+            for path in (folder, "not/absolute"):  # rights are checked first
+                with pytest.raises(PermissionDeniedError, match="a backup of the service"):
+                    alice.backup(path)
+            assert not folder.exists()
+        service.set_policy('[principals."alice"]\nadmin = ["*"]\n')
+        alice.namespace("alice/own").add_output([4, 5, 6])
+        assert alice.backup(folder).outputs == 2
+        wanted = list(service.cache._parts.store.scan())
+    with SuffixCache(folder) as copied:
+        found = list(copied._parts.store.scan())
+    assert [each.output.principal for each in found] == [each.output.principal for each in wanted]
+    assert {each.output.principal for each in found} == {"", "alice"}
 
 
 def test_streams_of_a_revoked_token_end(service: ControlledService) -> None:

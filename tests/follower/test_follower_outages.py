@@ -15,6 +15,7 @@ import pytest
 from faulty_service import FaultyService
 
 from suffixsvc import Limits, SuffixCache
+from suffixsvc.access.control import Peer
 from suffixsvc.errors import LimitExceededError, ServiceUnavailableError, UnknownSessionError
 from suffixsvc.policies import Policies
 from suffixsvc.service import server, servicer
@@ -215,7 +216,7 @@ def test_a_full_segment_cache(
     cache: SuffixCache, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Drafts go on from what is hot; the segment is missing."""
-    monkeypatch.setattr(servicer, "_is_local", lambda _peer: False)
+    monkeypatch.setattr(servicer, "peer_of", lambda _peer: Peer.NETWORK)
     sealed = [token + 100 for token in TEXT]
     for shift in range(20):
         cache.namespace(PATH).add_output([token + 50 * shift for token in sealed])

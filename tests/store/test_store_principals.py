@@ -189,7 +189,7 @@ def test_a_folder_written_by_schema_5_opens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("version", "path"), [("v1", "acme/a"), ("v2", NS), ("v3", NS), ("v4", "acme/a")])
 def test_an_older_folder_learns_principals_when_it_is_opened(tmp_path: Path, version: str, path: str) -> None:
     folder = golden_folder(version, tmp_path / "old")
-    store = LmdbStore(folder)
+    store = LmdbStore(folder, migrate=True)
     before = principals(store)
     assert set(before) == {""}
     store.append([make_output([5], namespace=path, principal="ann")]).result()
@@ -206,7 +206,7 @@ def test_an_older_folder_learns_principals_when_it_is_opened(tmp_path: Path, ver
 
 
 def test_readers_of_a_folder_of_schema_4_read_on_after_its_upgrade(tmp_path: Path) -> None:
-    store = LmdbStore(golden_folder("v4", tmp_path / "old"))
+    store = LmdbStore(golden_folder("v4", tmp_path / "old"), migrate=True)
     with store._log.read() as view:
         assert view.history.floor == 0
         assert view.history.runs
@@ -224,7 +224,7 @@ def test_without_room_for_them_an_output_with_a_principal_is_refused(
     folder = golden_folder("v4", tmp_path / "old")
     with monkeypatch.context() as patch:
         patch.setattr(WriteView, "put_schema", no_room)
-        store = LmdbStore(folder, limit_bytes=8 << 20)
+        store = LmdbStore(folder, limit_bytes=8 << 20, migrate=True)
     count = len(principals(store))
     with pytest.raises(StoreFullError, match="'principals'"):
         store.append([make_output([1], namespace="acme/a", principal="ann")]).result()

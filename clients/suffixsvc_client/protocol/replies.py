@@ -160,6 +160,18 @@ def namespace_summaries(reply: pb.ListNamespacesReply) -> list[NamespaceSummary]
     return [_record(NamespaceSummary, info) for info in reply.namespaces]
 
 
+@dataclass(frozen=True, slots=True)
+class BackupSummary:
+    """A complete backup: the log as of an LSN, totals, and the bytes of its files."""
+
+    lsn: int
+    namespaces: int
+    outputs: int
+    tokens: int
+    segments: int
+    bytes: int
+
+
 def service_stats(reply: pb.GetStatsReply) -> ServiceStats:
     """The statistics of a reply."""
     tasks = tuple(_record(BackgroundTask, task) for task in reply.background_tasks)
@@ -176,6 +188,11 @@ def deletion_receipt(receipt: DeletionReceiptMessage) -> DeletionReceipt:
         return tuple(FollowerName(each.follower_id, each.description) for each in followers)
 
     return DeletionReceipt(names(receipt.acknowledged), names(receipt.silent))
+
+
+def backup_summary(reply: pb.BackupSummary) -> BackupSummary:
+    """The summary of a backup."""
+    return _record(BackupSummary, reply)
 
 
 def deletion(reply: pb.DeleteReply) -> Deletion:

@@ -6,6 +6,7 @@ asyncio client awaits it; :mod:`suffixsvc_client.handles` binds the verbs to the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import IO, Any, Final, Generic, Protocol, TypeVar
@@ -31,9 +32,11 @@ from suffixsvc_client.protocol import bulk
 from suffixsvc_client.protocol.effects import Call, Procedure
 from suffixsvc_client.protocol.procedures import Procedures
 from suffixsvc_client.protocol.replies import (
+    BackupSummary,
     NamespaceSummary,
     ServerInfo,
     ServiceStats,
+    backup_summary,
     deletion,
     deletion_receipt,
     namespace_summaries,
@@ -383,6 +386,43 @@ class ClientVerbs:
             ServiceError: no answer within ``ClientConfig.call_timeout_s``.
         """
         return service_stats((yield self.procedures.call(pb.GetStatsRequest())))
+
+    def backup(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        copy_segments: bool = False,
+        progress: Callable[[int, int], None] = lambda outputs, total: None,
+        timeout_s: float = 86_400.0,
+    ) -> Procedure[BackupSummary]:
+        """Write a backup of the service's data folder, on its host and as its user, while it goes on.
+
+        Args:
+            folder: absolute path on the service's host: does not exist, or is empty; its parent exists.
+            copy_segments: copy segment files instead of linking to them, which is done where the file system
+                allows it.
+            progress: called with (outputs so far, outputs in all).
+            timeout_s: for the whole backup.
+
+        Raises:
+            InvalidInputError: the folder has content, its path is not absolute, or the service is on another
+                host.
+            LimitExceededError: the service is writing another backup.
+            StoreError, ServiceError: there is no backup.
+        """
+        summary: list[pb.BackupSummary] = []
+
+        def take(reply: pb.BackupReply) -> None:
+            if reply.WhichOneof("part") == "summary":
+                summary.append(reply.summary)
+            else:
+                progress(reply.progress.outputs, reply.progress.total)
+
+        request = pb.BackupRequest(folder=os.fsencode(folder), copy_segments=copy_segments)
+        yield Call(request, timeout_s, take)
+        if not summary:
+            raise mismatch("a summary of the backup", "none")
+        return backup_summary(summary[-1])
 
     def server_info(self) -> Procedure[ServerInfo]:
         """The service's version, limits (tokens and bytes) and the id of its current run.

@@ -135,7 +135,8 @@ class Applier:
         )
         if not entry.copy.learner.changed:
             entry.learned_base = message.learned  # loaded below
-        entry.copy.begin_contents(entry.loading, self._opener.open_local(entry, sealed, digests))
+        opened = self._opener.open_local(entry, sealed, digests, again=True)
+        entry.copy.begin_contents(entry.loading, opened)
 
     def _add_hot(self, message: pb.HotOutputs) -> None:
         entry = self._table.get(message.namespace)

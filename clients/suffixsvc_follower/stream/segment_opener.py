@@ -39,18 +39,27 @@ class SegmentOpener(ClosedOnExit):
         self._task.start()
 
     def open_local(
-        self, entry: Followed, sealed: SealedContents, digests: Mapping[str, bytes]
+        self,
+        entry: Followed,
+        sealed: SealedContents,
+        digests: Mapping[str, bytes],
+        *,
+        again: bool = False,
     ) -> list[Sealed]:
         """Open those segments of another manifest that are on this host and not attached yet.
 
         Args:
             digests: of the headers of the manifest's files, by name.
+            again: open attached ones as well. Outputs that were deleted since a backup are in the log again
+                when that was restored, and an attached segment has forgotten them.
         """
         before, entry.digests = entry.digests, digests
         held = {
             each.record.name
             for each in entry.copy.sealed()
-            if not each.segment.corrupt and before.get(each.record.name) == digests.get(each.record.name)
+            if not again
+            and not each.segment.corrupt
+            and before.get(each.record.name) == digests.get(each.record.name)
         }
         self._source.release(entry.path, set(before.values()) - set(digests.values()))
         found = (self._open(entry, each, fetch=False) for each in sealed.segments if each.name not in held)

@@ -43,6 +43,7 @@ MAX_EXPORT_CALLS: Final = 6
 #: calls of Watch by default
 MAX_FOLLOWERS: Final = 64
 MAX_FETCHES: Final = 4
+MAX_BACKUPS: Final = 1
 MAX_REFLECTIONS: Final = 8
 MAX_WATCHES: Final = 64
 MAX_CHECKS: Final = 16
@@ -77,6 +78,7 @@ class Admission:
             _REFLECTION: _CallLimit("reflection calls", MAX_REFLECTIONS),
             f"{_OURS}AddOutputs": _CallLimit("calls of AddOutputs", MAX_UPLOADS),
             f"{_OURS}ExportNgrams": _CallLimit("calls of ExportNgrams", MAX_EXPORT_CALLS),
+            f"{_OURS}Backup": _CallLimit("backups", MAX_BACKUPS),
             f"{_OURS}FetchSegment": _CallLimit("calls of FetchSegment", MAX_FETCHES),
             f"{_OURS}Watch": _CallLimit(
                 "followers",

@@ -34,8 +34,7 @@ class SegmentFiles:
     def __init__(self, feed: LogFeed, max_message_bytes: int) -> None:
         self._feed = feed
         self._piece_bytes = min(PIECE_BYTES, max_message_bytes // 2)
-        # a name is never used for another file
-        self._digest = functools.lru_cache(_CACHED_DIGESTS)(self._read_digest)
+        self._read_once = functools.lru_cache(_CACHED_DIGESTS)(self._read_digest)
 
     @property
     def folder(self) -> Path | None:
@@ -47,7 +46,12 @@ class SegmentFiles:
         """The segments of a namespace for the wire. FileNotFoundError: one of them was merged meanwhile."""
         return sealed_to_proto(path, sealed, self._digest)
 
-    def _read_digest(self, name: str) -> bytes:
+    def _digest(self, name: str) -> bytes:
+        # a segment that is rewritten twice can have its first name again
+        found = self._path(name).stat()
+        return self._read_once(name, found.st_ino, found.st_mtime_ns)
+
+    def _read_digest(self, name: str, _inode: int, _changed: int) -> bytes:
         with self._path(name).open("rb") as file:
             return xxhash.xxh3_128_digest(file.read(_HEADER_BYTES))
 

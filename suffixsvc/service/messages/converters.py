@@ -20,6 +20,7 @@ from suffixsvc.types import FloatArray, NewOutput, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
+    from suffixsvc.engine.backup.manifest import BackupManifest
     from suffixsvc.engine.export import ExportedNgrams
 
 EXPORT_PIECE_BYTES = 1 << 20
@@ -194,3 +195,8 @@ def export_to_proto(
     for number, file in enumerate(files):
         while data := file.read(EXPORT_PIECE_BYTES):
             yield pb.ExportNgramsReply(piece=pb.ExportNgramsPiece(file=number, data=data))
+
+
+def backup_to_proto(manifest: BackupManifest) -> pb.BackupSummary:
+    """The summary of a backup."""
+    return pb.BackupSummary(**manifest.summary())

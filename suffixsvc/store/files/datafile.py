@@ -246,12 +246,21 @@ def require_own_commits(path: str) -> None:
         for meta in metas:
             if meta.txn == 0 and meta.main.root == NO_PAGE:
                 continue  # the file has had one transaction only
-            raw = _value_in(_meta_database(fd, meta), COUNTERS_KEY)
-            txn = None if raw is None else decode_counters(raw).txn
+            txn = transaction_of_tree(fd, meta)
             if txn != meta.txn:
                 raise _corrupt(
                     path, f"meta page {meta.page} must have the transaction of its data", txn, meta.txn
                 )
+
+
+def transaction_of_tree(fd: int, meta: Meta) -> int | None:
+    """Return the transaction in the counters record of a meta page's tree; None: there is none.
+
+    Raises:
+        StoreCorruptError: the record is damaged.
+    """
+    raw = _value_in(_meta_database(fd, meta), COUNTERS_KEY)
+    return None if raw is None else decode_counters(raw).txn
 
 
 def _meta_database(fd: int, meta: Meta) -> bytes:
@@ -284,20 +293,25 @@ def _value_in(leaf: bytes, wanted: bytes) -> bytes | None:
 
 
 def verify_pages(path: str) -> None:
-    """Verify every page of a file without concurrent writes; StoreCorruptError names the first fault.
+    """Verify every page of a file without concurrent writes; StoreCorruptError names the first fault."""
+    if faults := page_faults(path):
+        raise _corrupt(path, faults[0], got=f"{len(faults)} faults")
+
+
+def page_faults(path: str) -> list[str]:
+    """Return the faults of the pages of a file without concurrent writes; StoreCorruptError, StoreError.
 
     ``lmdb.verify`` decides about files that the quick walk does not accept.
     """
     try:
         if page_walk.is_sound(path):
-            return
+            return []
         faults: list[str] = lmdb_verify.verify(path, subdir=False)  # type: ignore[no-untyped-call]  # no types
     except lmdb_verify.VerifyError as e:
         raise _corrupt(path, str(e)) from e
     except OSError as e:
         raise disk_error(e, path, "reading") from e
-    if faults:
-        raise _corrupt(path, faults[0], got=f"{len(faults)} faults")
+    return faults
 
 
 @contextmanager

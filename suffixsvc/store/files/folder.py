@@ -16,13 +16,22 @@ import errno
 import fcntl
 import os
 import weakref
+from pathlib import Path
 from typing import Final
 
-from suffixsvc.errors import StoreError, StoreForeignError, StoreFullError, StoreLockedError
+from suffixsvc.errors import (
+    InvalidConfigError,
+    StoreError,
+    StoreForeignError,
+    StoreFullError,
+    StoreLockedError,
+)
 from suffixsvc.runtime.atomic_file import sync_folder
 
 DATA_FILE: Final = "data.mdb"
-_LOCK_FILE: Final = "owner.lock"
+#: folder of segment files
+SEGMENTS: Final = "segments"
+LOCK_FILE: Final = "owner.lock"
 
 #: error numbers of a full disk, an exhausted quota and the file size limit
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -75,6 +84,12 @@ def prepare_folder(path: str) -> None:
         raise disk_error(e, path, "creating the data folder") from e
 
 
+def require_data_folder(path: Path) -> None:
+    """Raise InvalidConfigError unless a folder has a data file, so that none is created by mistake."""
+    if not (path / DATA_FILE).is_file():
+        raise InvalidConfigError(f"--data must be a folder with a {DATA_FILE}", got=str(path))
+
+
 class FolderLock:
     """An exclusive lock on a data folder. The kernel releases it when the process ends.
 
@@ -84,7 +99,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: str) -> None:
-        path = os.path.join(folder, _LOCK_FILE)
+        path = os.path.join(folder, LOCK_FILE)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as e:

@@ -30,7 +30,7 @@ class LmdbTables:
 
     def __init__(self, txn: lmdb.Transaction[bytes], handles: Handles) -> None:
         self.lmdb_txn = txn
-        self._handles = handles
+        self.handles = handles
 
     @property
     def txn(self) -> int:
@@ -39,11 +39,11 @@ class LmdbTables:
 
     def has(self, database: Database) -> bool:
         """Whether the folder has a database."""
-        return database in self._handles
+        return database in self.handles
 
     def get(self, database: Database, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
-        handle = self._handles.get(database)
+        handle = self.handles.get(database)
         return None if handle is None else self.lmdb_txn.get(key, db=handle)
 
     def keys(self, database: Database, first: bytes = b"", last: bytes | None = None) -> Iterator[bytes]:
@@ -59,7 +59,7 @@ class LmdbTables:
     def _positions(
         self, database: Database, first: bytes, last: bytes | None
     ) -> Iterator[tuple[bytes, lmdb.Cursor[bytes]]]:
-        handle = self._handles.get(database)
+        handle = self.handles.get(database)
         if handle is None:
             return
         with self.lmdb_txn.cursor(db=handle) as cursor:
@@ -71,12 +71,12 @@ class LmdbTables:
 
     def entries(self, database: Database) -> int:
         """Return the number of rows."""
-        handle = self._handles.get(database)
+        handle = self.handles.get(database)
         return 0 if handle is None else self.lmdb_txn.stat(db=handle)["entries"]
 
     def put(self, database: Database, key: bytes, value: bytes) -> None:
         """Write one row."""
-        handle = self._handles.get(database)
+        handle = self.handles.get(database)
         if handle is None:
             raise StoreFullError(
                 f"the data folder must have the database {database!r}",
@@ -87,7 +87,7 @@ class LmdbTables:
 
     def drop(self, database: Database, key: bytes) -> None:
         """Delete one row, if it exists."""
-        handle = self._handles.get(database)
+        handle = self.handles.get(database)
         if handle is not None:
             self.lmdb_txn.delete(key, db=handle)
 

@@ -60,7 +60,8 @@ class Environment:
         map_bytes_cap: the first map is not made larger than this.
         sync: whether commits wait for the disk.
         created_us: creation time of a new file, in microseconds since the epoch.
-        migrate: back up a folder of an older schema, which :meth:`upgrade` may then change.
+        migrate: back up a folder of an older schema, which :meth:`upgrade` may then change; False refuses
+            it, None: it is only read.
         sync_point: called at named points (:mod:`suffixsvc.runtime.sync_points`).
 
     Raises:
@@ -78,7 +79,7 @@ class Environment:
         map_bytes_cap: int,
         sync: bool,
         created_us: int,
-        migrate: bool,
+        migrate: bool | None,
         sync_point: SyncPoint,
     ) -> None:
         self.pid = os.getpid()
@@ -116,7 +117,7 @@ class Environment:
             self.reload()
             datafile.require_whole(self.path, info)
             datafile.require_own_commits(self.path)
-            if self.schema < SCHEMA_VERSION:
+            if self.schema < SCHEMA_VERSION and migrate is not None:
                 back_up(folder, self.schema, migrate=migrate, sync_point=sync_point)
             with self._env.begin() as txn:
                 #: the last commit

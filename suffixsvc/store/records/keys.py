@@ -47,7 +47,7 @@ def log_key(lsn: int) -> bytes:
 
 
 def lsn_of(key: bytes) -> int:
-    """Return the LSN at the end of a key."""
+    """Return the LSN at the end of a key, or of a uuid that a store generated."""
     return int.from_bytes(key[-_LSN.size :], "big")
 
 

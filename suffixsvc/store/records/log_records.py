@@ -190,6 +190,18 @@ def decode_payload(raw: bytes, key: PayloadKey) -> Payload:
     return Payload(decode_tokens(tail, 4 * segments, tokens, where), lens)
 
 
+def payload_of(record: LogRecord, raw: bytes) -> Payload:
+    """Decode the payload of a row; StoreCorruptError also if it has another number of tokens."""
+    payload = decode_payload(raw, record.payload)
+    if len(payload.token_ids) != record.token_count:
+        raise corrupt(
+            f"log record {record.lsn} must have the token count of its payload",
+            f"{record.token_count} tokens",
+            f"{len(payload.token_ids)} tokens",
+        )
+    return payload
+
+
 def encode_refs(key: PayloadKey, count: int) -> bytes:
     """Encode the reference count of a payload."""
     return _REFS.encode(key.namespace_id, key.slot, key.digest, count)

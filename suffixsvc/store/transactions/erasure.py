@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from suffixsvc.store.records import keys, table_records
+from suffixsvc.store.records import keys
 from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.types import OutputId, StoredOutput
 
@@ -55,10 +55,7 @@ def drop_state(view: WriteView, namespace: str, name: str) -> bool:
 
 def request(view: WriteView) -> None:
     """Record that everything deleted so far is to be erased from the disk."""
-    view.erasure = max(1, view.counters.last_lsn)
-    view.touch()
-    if view.tables.has("principals"):
-        view.put("meta", keys.ERASURE_KEY, table_records.encode_erasure(view.erasure))
+    view.put_erasure(max(1, view.counters.last_lsn))
 
 
 def finish(view: WriteView, lsn: OutputId) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -71,6 +72,18 @@ class ReadView:
             raise unknown_output(lsn)
         return self.assemble(record)
 
+    def row(self, lsn: int) -> tuple[log_records.LogRecord, bytes]:
+        """Return a row of the log with its uuid, and its encoded payload, which is not verified.
+
+        Raises:
+            StoreCorruptError: the record is damaged, or one of the two is missing.
+        """
+        record = self.log_record(lsn)
+        payload = None if record is None else self.tables.get("payloads", keys.payload_key(record.payload))
+        if record is None or payload is None:
+            raise corrupt(f"log record {lsn} or its payload is missing")
+        return self.identified(record), payload
+
     def assemble(self, record: log_records.LogRecord) -> StoredOutput:
         """Add payload and namespace path to a row; StoreCorruptError if one is missing or does not match."""
         row = self.names.by_id.get(record.payload.namespace_id)
@@ -78,13 +91,7 @@ class ReadView:
         if row is None or raw is None:
             what = "namespace" if row is None else "payload"
             raise corrupt(f"log record {record.lsn} refers to a missing {what}")
-        payload = log_records.decode_payload(raw, record.payload)
-        if len(payload.token_ids) != record.token_count:
-            raise corrupt(
-                f"log record {record.lsn} must have the token count of its payload",
-                f"{record.token_count} tokens",
-                f"{len(payload.token_ids)} tokens",
-            )
+        payload = log_records.payload_of(record, raw)
         principal = self.principals.name_of(record.principal)
         if principal is None:
             raise corrupt(f"log record {record.lsn} refers to a missing principal", got=record.principal)
@@ -108,9 +115,14 @@ class ReadView:
 
     def _uuid_of(self, record: log_records.LogRecord) -> bytes:
         """Return the uuid of a row; a generated one for a row of an older schema, b"" in a folder of one."""
+        return self.identified(record).uuid
+
+    def identified(self, record: log_records.LogRecord) -> log_records.LogRecord:
+        """Return a row with the uuid and the node id that a row of an older schema has without a record."""
         if record.uuid or not self.node_id:
-            return record.uuid
-        return keys.generated_uuid(self.node_id, record.lsn)
+            return record
+        uuid = keys.generated_uuid(self.node_id, record.lsn)
+        return replace(record, uuid=uuid, node_id=self.node_id)
 
     def lsns(
         self, number: int | None, first: int = 0, last: int = keys.LAST_LSN, limit: int | None = None
@@ -162,8 +174,9 @@ class ReadView:
     # --- identity: the uuid of a row, and incomplete outputs of a session -------------------------------
     #
     # A uuid that its writer chose is in the index "uuids", so that an output sent several times is logged
-    # once. A generated one consists of node id and LSN, and needs no index. In a folder of an older schema
-    # that had no room for these databases, lookups find nothing.
+    # once. A generated one consists of node id and LSN, and needs no index; in a restored folder rows have
+    # the node id of the log that was backed up. In a folder of an older schema that had no room for these
+    # databases, lookups find nothing.
 
     def find(self, number: int, uuid: bytes) -> log_records.LogRecord | None:
         """Return the row with this uuid in a namespace, or None.
@@ -173,8 +186,8 @@ class ReadView:
         """
         if not self.node_id:
             return None
-        lsn = keys.lsn_of_generated(uuid, self.node_id)
-        if lsn is not None:
+        lsn = keys.lsn_of(uuid)
+        if lsn <= self.counters.last_lsn:  # it may also be a chosen one
             record = self.log_record(lsn)
             if record is not None and record.payload.namespace_id == number and self._uuid_of(record) == uuid:
                 return record

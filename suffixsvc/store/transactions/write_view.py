@@ -84,10 +84,28 @@ class WriteView(ReadView):
         self.put(
             "meta", keys.SCHEMA_KEY, table_records.encode_schema(table_records.SCHEMA_VERSION, created_us)
         )
-        self.node_id = self.node_id or secrets.randbits(64) or 1
-        self.put("meta", keys.NODE_KEY, table_records.encode_node(self.node_id))
+        self.put_node(self.node_id)
         if self.tables.get("meta", keys.HISTORY_KEY) is None:
-            self._put_history(table_records.History(self.counters.last_lsn))
+            self.put_history(table_records.History(self.counters.last_lsn))
+
+    def put_node(self, node_id: int = 0) -> None:
+        """Write the node id; 0: a new one, so that readers that followed the log begin again."""
+        if not node_id:
+            self.put_history(table_records.History(self.counters.last_lsn))
+        self.node_id = node_id or secrets.randbits(64) or 1
+        self.put("meta", keys.NODE_KEY, table_records.encode_node(self.node_id))
+
+    def put_erasure(self, lsn: OutputId) -> None:
+        """Write the LSN up to which deleted texts are still to be erased from the disk."""
+        self.erasure = lsn
+        self.touch()
+        if self.tables.has("principals"):
+            self.put("meta", keys.ERASURE_KEY, table_records.encode_erasure(lsn))
+
+    def restore_counters(self, *, last_lsn: OutputId, last_namespace_id: int) -> None:
+        """Set the numbers that the log has assigned, which are at least those of its rows."""
+        self.counters = replace(self.counters, last_lsn=last_lsn, last_namespace_id=last_namespace_id)
+        self.touch()
 
     # --- namespaces and states ----------------------------------------------------------------------------
 
@@ -168,12 +186,26 @@ class WriteView(ReadView):
                 record = replace(record, uuid=uuid, node_id=self.node_id, session_id=output.session_id)
             if output.principal:
                 record = replace(record, principal=self._principal_number(output.principal))
-            self.put("log", keys.log_key(lsn), log_records.encode_log(record))
-            for database, index_key, value in index_entries(record):
-                self.put(database, index_key, value)
-            self._count(1, is_new, record.token_count, last_lsn=lsn)
+            self._put_record(record, is_new=is_new)
             ids.append(lsn)
         return ids
+
+    def put_row(self, record: log_records.LogRecord, payload: bytes) -> None:
+        """Write a row of another log with its LSN, and its encoded payload unless an equal row has it."""
+        raw_key = keys.payload_key(record.payload)
+        is_new = self.tables.get("refs", raw_key) is None
+        if is_new:
+            self.put("payloads", raw_key, payload)
+        refs = 1 if is_new else self._refs(record.payload) + 1
+        self.put("refs", raw_key, log_records.encode_refs(record.payload, refs))
+        self._put_record(record, is_new=is_new)
+
+    def _put_record(self, record: log_records.LogRecord, *, is_new: bool) -> None:
+        """Write a log record and its index entries; ``is_new``: its payload has no other row."""
+        self.put("log", keys.log_key(record.lsn), log_records.encode_log(record))
+        for database, index_key, value in index_entries(record):
+            self.put(database, index_key, value)
+        self._count(1, is_new, record.token_count, last_lsn=max(self.counters.last_lsn, record.lsn))
 
     def _principal_number(self, name: str) -> int:
         """Return the number of a principal, which is added if it is new.
@@ -193,9 +225,14 @@ class WriteView(ReadView):
                 got=f"{name!r} besides these",
                 remedy="Write with a principal that wrote before.",
             )
-        self.put("principals", keys.principal_key(number), table_records.encode_principal(number, name))
-        self.principals = self.principals.plus(name)
+        self.put_principal(name)
         return number
+
+    def put_principal(self, name: str) -> None:
+        """Write the record of a new principal, with the next number."""
+        self.principals = self.principals.plus(name)
+        number = len(self.principals.names)
+        self.put("principals", keys.principal_key(number), table_records.encode_principal(number, name))
 
     def _count(self, outputs: int, payloads: int, tokens: int, **more: int) -> None:
         """Add to the totals."""
@@ -298,9 +335,20 @@ class WriteView(ReadView):
         if record is None:
             raise unknown_output(lsn)
         stored = self.assemble(record)
+        self.remove_row(record)
+        number = record.payload.namespace_id
+        if self.segment_of(number, lsn) is not None:
+            self.put_tombstone(number, lsn, record.token_count)
+        if not self.names.by_id[number].deleting:  # the namespace's own deletion is in the log
+            self.put_deletion(number, lsn, stored.output.uuid)
+        self.deleted.append(stored)
+        return stored
+
+    def remove_row(self, record: log_records.LogRecord) -> None:
+        """Remove a row with its index entries, and its payload with the last reference to it."""
         key, raw_key = record.payload, keys.payload_key(record.payload)
         refs = self._refs(key)
-        self.drop("log", keys.log_key(lsn))
+        self.drop("log", keys.log_key(record.lsn))
         for database, index_key, _ in index_entries(record):
             self.drop(database, index_key)
         if refs > 1:
@@ -309,12 +357,6 @@ class WriteView(ReadView):
             self.drop("payloads", raw_key)
             self.drop("refs", raw_key)
         self._count(-1, -(refs == 1), -record.token_count)
-        if self.segment_of(key.namespace_id, lsn) is not None:
-            self.put_tombstone(key.namespace_id, lsn, record.token_count)
-        if not self.names.by_id[key.namespace_id].deleting:  # the namespace's own deletion is in the log
-            self.put_deletion(key.namespace_id, lsn, stored.output.uuid)
-        self.deleted.append(stored)
-        return stored
 
     def put_deletion(self, number: int, output_id: OutputId = 0, uuid: bytes = bytes(16)) -> None:
         """Log the deletion of an output, or of the whole namespace; the oldest one gives way to it.
@@ -330,16 +372,17 @@ class WriteView(ReadView):
         if self.tables.entries("deletions") > MAX_DELETIONS:
             oldest = next(self.tables.keys("deletions"))
             self.drop("deletions", oldest)
-            self._put_history(replace(self.history, floor=keys.lsn_of(oldest)))
+            self.put_history(replace(self.history, floor=keys.lsn_of(oldest)))
 
     def _next_lsn(self) -> OutputId:
         """Return the LSN to assign next; the first one of a run is recorded."""
         lsn = max(self.counters.last_lsn + 1, self._lowest_lsn)
         if self.tables.has("deletions") and self.history.run_of(lsn) != self.run:
-            self._put_history(self.history.with_run(lsn, self.run))
+            self.put_history(self.history.with_run(lsn, self.run))
         return lsn
 
-    def _put_history(self, history: table_records.History) -> None:
+    def put_history(self, history: table_records.History) -> None:
+        """Write the history of the log."""
         self.history = history
         self.put("meta", keys.HISTORY_KEY, table_records.encode_history(history))
 

@@ -1,0 +1,1 @@
+"""Backups of data folders: written while a cache is open, verified and restored."""

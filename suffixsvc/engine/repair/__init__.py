@@ -1,0 +1,1 @@
+"""Offline checks of data folders, and rebuilding of damaged ones."""

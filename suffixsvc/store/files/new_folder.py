@@ -1,0 +1,93 @@
+"""Folders that appear with all of their files, or not at all.
+
+A folder is built as ``.NAME.partial`` beside its later place, and renamed when all of it is durable. A killed
+process leaves the partial folder, which the next attempt empties.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.runtime.atomic_file import sync_folder
+from suffixsvc.runtime.sync_points import SyncPoint
+from suffixsvc.store.files.folder import LOCK_FILE, FolderLock, disk_error
+
+
+@contextmanager
+def new_folder(path: Path, name: str, sync_point: SyncPoint) -> Iterator[Path]:
+    """Yield a partial folder, which becomes ``path`` at the end of the block, durably.
+
+    The block syncs the files that it writes. If it raises, nothing remains. The folder has ``owner.lock``,
+    which is held until then: one process at a time builds it, and none opens it before.
+
+    Args:
+        path: does not exist, or is an empty folder; its parent exists.
+        name: of the argument, for errors.
+        sync_point: called as "folder-built" and "folder-renamed".
+
+    Raises:
+        InvalidInputError: ``path`` has content, or no parent.
+        StoreLockedError: another process builds it.
+        StoreFullError, StoreError: it cannot be written.
+    """
+    path = path.absolute()
+    require_vacant(path, name)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise disk_error(error, str(partial), "creating") from error
+    lock = FolderLock(str(partial))
+    try:
+        _empty(partial)
+        yield partial
+        for folder, _, _ in os.walk(partial):
+            sync_folder(folder)
+        sync_point("folder-built")
+        require_vacant(path, name)
+        partial.rename(path)  # replaces an empty folder
+        sync_point("folder-renamed")
+        sync_folder(path.parent)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise disk_error(error, str(path), "writing") from error
+        raise
+    finally:
+        lock.release()
+
+
+def require_vacant(path: Path, name: str) -> None:
+    """Raise InvalidInputError unless a path is free, or an empty folder, in an existing folder."""
+    try:
+        content = next(iter(sorted(os.listdir(path))), None)
+    except FileNotFoundError:
+        content = None
+    except NotADirectoryError:
+        content = "a file"
+    except OSError as error:
+        raise disk_error(error, str(path), "reading") from error
+    if content is not None:
+        raise InvalidInputError(
+            f"{name} must be a new or an empty folder",
+            got=f"{path} with {content}",
+            remedy="Name another folder, or move this one away; it is left unchanged.",
+        )
+    if not path.parent.is_dir():
+        raise InvalidInputError(
+            f"{name} must be in an existing folder", got=str(path), remedy=f"Create {path.parent} first."
+        )
+
+
+def _empty(folder: Path) -> None:
+    """Remove what a killed process left."""
+    for each in folder.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each.name != LOCK_FILE:
+            each.unlink()
