@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffixsvc import Deletion, NewOutput, Policies, Policy, Selection, SuffixCache
+from suffixsvc.access.policy_file import read_policy_file
 from suffixsvc.core import new_learner
 from suffixsvc.errors import InvalidInputError, NoStoreError, UnknownNamespaceError
 from support.engine_parts import index_of, parts_of
@@ -350,7 +351,7 @@ def test_what_was_stored_before_the_policy_stays_until_it_is_deleted(tmp_path: P
 def test_no_store_in_a_policies_file(tmp_path: Path) -> None:
     file = tmp_path / "policies.toml"
     file.write_text('[namespaces."a"]\nno_store = true\n')
-    assert Policies.load(file).of("a/b").no_store is True
+    assert read_policy_file(file).policies.of("a/b").no_store is True
     file.write_text('[default]\nno_store = "yes"\n')
     with pytest.raises(InvalidInputError, match="no_store"):
-        Policies.load(file)
+        read_policy_file(file)
