@@ -31,7 +31,9 @@ def test_no_call_is_made_for_a_private_session(
     opened: list[object] = []
     open_session = Handlers.open_session
     monkeypatch.setattr(
-        Handlers, "open_session", lambda self, request: opened.append(request) or open_session(self, request)
+        Handlers,
+        "open_session",
+        lambda self, request, caller: opened.append(request) or open_session(self, request, caller),
     )
     follower = follow(PATH)
     assert follower.wait(PATH, 60)
