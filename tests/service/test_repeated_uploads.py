@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from suffixsvc import SuffixCache
+from suffixsvc.access.caller import Caller
 from suffixsvc.errors import InvalidInputError, ServiceUnavailableError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.types import NewOutput
@@ -52,8 +53,10 @@ def test_a_load_whose_answer_was_lost_can_be_repeated(
     same answer."""
     add = Handlers.add_outputs
 
-    def late(handlers: Handlers, requests: Iterator[pb.AddOutputsRequest]) -> pb.AddOutputsReply:
-        add(handlers, requests)
+    def late(
+        handlers: Handlers, requests: Iterator[pb.AddOutputsRequest], caller: Caller
+    ) -> pb.AddOutputsReply:
+        add(handlers, requests, caller)
         raise ServiceUnavailableError("the answer is lost")
 
     with SuffixClient(address) as client:
