@@ -207,7 +207,7 @@ def convert(handlers: Handlers, request: Any) -> object:
         case pb.AppendContextRequest():
             return wire.unpack_tokens(request.token_ids), converters.position(request)
         case pb.AddOutputsRequest():
-            return converters.new_outputs(request, LIMITS)
+            return converters.new_outputs(request, LIMITS, "")
     raise AssertionError(request)
 
 

@@ -123,7 +123,7 @@ def _append(request: pb.AppendContextRequest) -> None:
 
 
 def _outputs(request: pb.AddOutputsRequest) -> None:
-    outputs = converters.new_outputs(request, LIMITS)
+    outputs = converters.new_outputs(request, LIMITS, "")
     assert len(outputs) == len(request.outputs)
     with SuffixCache(limits=LIMITS) as cache:
         assert not outputs or len(cache.namespace(request.namespace).add_outputs(outputs)) == len(outputs)
