@@ -172,7 +172,7 @@ def as_they_should_be(client: SuffixClient) -> None:
     client.stats()
     client.namespaces()
     client.server_info()
-    namespace.forget(output_id)
+    namespace.delete(output_ids=[output_id])
 
 
 def as_they_should_not_be(calls: Calls) -> None:
@@ -206,7 +206,8 @@ def as_they_should_not_be(calls: Calls) -> None:
         ("AddOutputs", iter([added(token_ids=good, segment_lens=[MARKERS[0]])])),
         ("AddOutputs", iter([added(token_ids=good, uuid=good[:12])])),
         ("ExportNgrams", pb.ExportNgramsRequest(namespace="none")),
-        ("Forget", pb.ForgetRequest(namespace="acme/sql", output_id=1 << 40)),
+        ("Delete", pb.DeleteRequest()),
+        ("Backup", pb.BackupRequest(folder=b"relative")),
         ("DeleteNamespace", pb.DeleteNamespaceRequest(namespace="acme/sql")),
         ("GetStats", pb.GetStatsRequest(namespace="none")),
         ("FetchSegment", watch_pb2.FetchSegmentRequest(namespace="acme/sql", name="none")),

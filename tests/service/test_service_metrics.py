@@ -187,10 +187,11 @@ def test_addresses_that_are_refused(
         ("192.0.2.1:0", "read the metrics"),
     ):
         with pytest.raises(ListenError, match=why):
-            MetricsServer(registry, metrics_address(address))
+            MetricsServer(registry, metrics_address(address), AccessControl())
     with pytest.raises(ListenError, match="--metrics must be HOST:PORT"):
         metrics_address(f"unix:{folder}/m.sock")
-    with MetricsServer(registry, metrics_address("0.0.0.0:0"), insecure_network=True) as anywhere:
+    everywhere = metrics_address("0.0.0.0:0")
+    with MetricsServer(registry, everywhere, AccessControl(), insecure_network=True) as anywhere:
         port = anywhere.address.rpartition(":")[2]
         assert request(f"127.0.0.1:{port}")[0] == 200
     serve = ServeProcess(folder, "--metrics", "0.0.0.0:9")
