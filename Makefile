@@ -80,7 +80,8 @@ WORDS_IN := '*.py' '*.pyi' '*.h' '*.cpp' '*.md' '*.proto' Makefile '*.sh' ':!CHA
     ':!bench/suffixsvc_bench/demo/database.py'
 check: setup  ## lint, formats, types, import directions, links of the documentation, generated code
 	@echo "ruff";          $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
-	@echo "mypy --strict"; $(BIN)/mypy --num-workers auto
+	@# one process: the workers of --num-workers are lost on a loaded machine
+	@echo "mypy --strict"; $(BIN)/mypy
 	@echo "import-linter"; $(BIN)/lint-imports && $(BIN)/lint-imports --config tools/import_cycles.toml
 	@echo "clang-format";  $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	@echo "glossary";      ! git grep -nwIE -f tools/invented_words.txt -- $(WORDS_IN)
