@@ -59,7 +59,13 @@ class Caller:
     def require(self, right: Right, path: str) -> None:
         """Raise PermissionDeniedError without a right on a namespace, the same whether or not it exists."""
         if not self.may(right, path):
-            raise denied(self.principal, right, path)
+            line = f'[principals."{self.principal}"] {right.value} = ["{path}"]'
+            raise PermissionDeniedError(
+                f"namespace {path!r} must be granted to the principal {self.principal!r}",
+                expected=f"the right {right.value!r}",
+                got="no grant",
+                remedy=f"An operator can grant it: {line}.",
+            )
 
     def require_everywhere(self, right: Right, what: str) -> None:
         """Raise PermissionDeniedError without a right on every namespace. ``what`` needs it."""
@@ -81,7 +87,7 @@ class Caller:
         Raises:
             LimitExceededError: it is too large, or the caller's principal sends too much.
         """
-        limits = self._rights.limits(self.principal)
+        limits = self.limits
         if limits.bounds_messages:
             self._rights.rates.admit(self.principal, limits, len(message))
         return message
@@ -156,13 +162,3 @@ class _EveryRight:
 
 #: the caller where access is not controlled
 OPERATOR_CALLER: Final = Caller(OPERATOR, "none", _EveryRight())
-
-
-def denied(principal: str, right: Right, path: str) -> PermissionDeniedError:
-    """The error for a principal without a right on a namespace."""
-    return PermissionDeniedError(
-        f"namespace {path!r} must be granted to the principal {principal!r}",
-        expected=f"the right {right.value!r}",
-        got="no grant",
-        remedy=f'An operator can grant it: [principals."{principal}"] {right.value} = ["{path}"].',
-    )

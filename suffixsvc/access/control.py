@@ -13,23 +13,21 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import structlog
 
 from suffixsvc.access.caller import Caller
-from suffixsvc.access.grants import Grants
-from suffixsvc.access.policy_file import AccessPolicy, PolicyFile, read_policy_file
+from suffixsvc.access.policy_file import PolicyFile, read_policy_file
 from suffixsvc.access.principals import EVERY, OPERATOR, Right
 from suffixsvc.access.rate_limits import PrincipalLimits, RateLimiter
 from suffixsvc.access.tokens import TokenFile, Tokens
 from suffixsvc.errors import InvalidConfigError, UnauthenticatedError
 from suffixsvc.policies import Policies
+from suffixsvc.runtime.file_signature import file_signature
 
 log = structlog.get_logger(__name__)
 
-#: device, inode, time of change and size of a file; None: there is none
-_Signature: TypeAlias = tuple[int, int, int, int] | None
 _UNLIMITED: Final = PrincipalLimits()
 _REMEDY: Final = "Send the header 'authorization: Bearer TOKEN'; `suffixsvc token create` makes a token."
 
@@ -72,8 +70,8 @@ class AccessControl:
         self._required = required
         self.rates = RateLimiter()
         # signatures first: a change while a file is read is found by the next refresh
-        self._token_signature = _signature(None if tokens is None else tokens.path)
-        self._policy_signature = _signature(policy)
+        self._token_signature = file_signature(None if tokens is None else tokens.path)
+        self._policy_signature = file_signature(policy)
         self._use_tokens(Tokens() if tokens is None else tokens.read())
         self._use_policy(PolicyFile() if policy is None else read_policy_file(policy))
 
@@ -154,7 +152,7 @@ class AccessControl:
     def _caller_of_token(self, presented: str) -> Caller:
         found = self._tokens.find(presented, datetime.now(UTC))
         if found is None and self._token_file is not None:
-            if _signature(self._token_file.path) != self._token_signature:  # a new token need not wait
+            if file_signature(self._token_file.path) != self._token_signature:  # a new token need not wait
                 with contextlib.suppress(InvalidConfigError):  # the operator's error, not the caller's
                     self.refresh()
             found = self._tokens.find(presented, datetime.now(UTC))
@@ -168,11 +166,6 @@ class AccessControl:
         return Caller(principal, credential, self)
 
     # ------------------------------------------------------------------------------------------- rights
-
-    @property
-    def grants(self) -> Grants:
-        """The current grants."""
-        return self._grants
 
     def rights(self, principal: str, path: str) -> frozenset[Right]:
         """The rights of a principal on a namespace at this moment."""
@@ -207,7 +200,7 @@ class AccessControl:
     def _refresh_tokens(self) -> bool:
         if self._token_file is None:
             return False
-        signature = _signature(self._token_file.path)
+        signature = file_signature(self._token_file.path)
         if signature == self._token_signature:
             return False
         self._use_tokens(self._token_file.read())
@@ -218,7 +211,7 @@ class AccessControl:
     def _refresh_policy(self) -> bool:
         if self._policy_path is None:
             return False
-        signature = _signature(self._policy_path)
+        signature = file_signature(self._policy_path)
         if signature == self._policy_signature:
             return False
         self._use_policy(read_policy_file(self._policy_path))
@@ -237,18 +230,3 @@ class AccessControl:
         self._default_limits = own.get(EVERY, _UNLIMITED)
         self._limits = {name: limits.over(self._default_limits) for name, limits in own.items()}
         self._required = self._required or policy.access.required
-
-    @property
-    def access_policy(self) -> AccessPolicy:
-        """Who may do what, as the policy file says."""
-        return self._policy.access
-
-
-def _signature(path: Path | None) -> _Signature:
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

@@ -21,6 +21,7 @@ from typing import Final
 import grpc
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc.runtime.file_signature import Signature, file_signature
 from suffixsvc.transport.tls import ClientTls
 
 _TOKEN: Final = "SUFFIXSVC_TOKEN"  # noqa: S105 - the name of a variable
@@ -115,15 +116,14 @@ class _TokenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._known: tuple[tuple[int, int, int], str] | None = None
+        self._known: tuple[Signature, str] | None = None
 
     def read(self) -> str:
+        signature = file_signature(self._path)
+        with self._lock:
+            if self._known is not None and self._known[0] == signature:
+                return self._known[1]
         try:
-            found = self._path.stat()
-            signature = found.st_ino, found.st_mtime_ns, found.st_size
-            with self._lock:
-                if self._known is not None and self._known[0] == signature:
-                    return self._known[1]
             with self._path.open("rb") as file:
                 token = file.read(_MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
         except OSError as error:
@@ -132,7 +132,7 @@ class _TokenFile:
             ) from None
         _require_token(token, f"token file {self._path}")
         with self._lock:
-            self._known = signature, token
+            self._known = None if signature is None else (signature, token)
         return token
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import grpc
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc.runtime.file_signature import Signature, file_signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,10 @@ class ServerTls:
     key: Path
     client_ca: Path | None = None
 
+    def signatures(self) -> tuple[Signature | None, ...]:
+        """What changes with the files."""
+        return tuple(map(file_signature, (self.certificate, self.key, self.client_ca)))
+
     def credentials(self) -> grpc.ServerCredentials:
         """Credentials of a gRPC port. Each connection uses the files as they are at its handshake.
 
@@ -39,8 +43,8 @@ class ServerTls:
         """
         reader = _Reader(self)
         return grpc.dynamic_ssl_server_credentials(
-            reader.read(),
-            reader.read_if_valid,  # type: ignore[arg-type]  # None: no change, as gRPC documents
+            reader.first,
+            reader.read_if_changed,  # type: ignore[arg-type]  # None: no change, as gRPC documents
             require_client_authentication=self.client_ca is not None,
         )
 
@@ -72,36 +76,33 @@ def server_tls(certificate: Path | None, key: Path | None, client_ca: Path | Non
 
 
 class _Reader:
-    """Reads the files of a server. Thread-safe."""
+    """Reads the files of a server for gRPC. Thread-safe."""
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
-        self._lock = threading.Lock()
-        self._last: tuple[bytes, bytes, bytes | None] | None = None
+        self._signatures = tls.signatures()
+        #: of the first files
+        self.first = self._read()
 
-    def read(self) -> grpc.ServerCertificateConfiguration:
-        tls = self._tls
-        contents = (
-            read_pem(tls.certificate, "tls certificate"),
-            read_pem(tls.key, "tls key", "PRIVATE KEY"),
-            None if tls.client_ca is None else read_pem(tls.client_ca, "tls client CA"),
-        )
-        certificate, key, client_ca = contents
-        _server_context(tls)
-        configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], client_ca)
-        with self._lock:
-            self._last = contents
-        return configuration
-
-    def read_if_valid(self) -> grpc.ServerCertificateConfiguration | None:
+    def read_if_changed(self) -> grpc.ServerCertificateConfiguration | None:
         """The files, or None (no change) while they are the same or one of them is invalid."""
-        with self._lock:
-            before = self._last
+        found = self._tls.signatures()
+        if found == self._signatures:
+            return None
         try:
-            configuration = self.read()
+            configuration = self._read()
         except InvalidConfigError:  # such as a key that is being replaced
             return None
-        return None if self._last == before else configuration
+        self._signatures = found
+        return configuration
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        tls = self._tls
+        certificate = read_pem(tls.certificate, "tls certificate")
+        key = read_pem(tls.key, "tls key", "PRIVATE KEY")
+        client_ca = None if tls.client_ca is None else read_pem(tls.client_ca, "tls client CA")
+        _server_context(tls)
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], client_ca)
 
 
 class _Contexts:
@@ -113,29 +114,18 @@ class _Contexts:
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
-        self._signatures = self._signed()
+        self._signatures = tls.signatures()
         self._latest = _server_context(tls)
         self.outer = _server_context(tls)
         self.outer.sni_callback = self._choose
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """Called by OpenSSL at each handshake, with or without a name."""
-        found = self._signed()
+        found = self._tls.signatures()
         if found != self._signatures:
             with contextlib.suppress(InvalidConfigError):  # such as a key that is being replaced
                 self._latest, self._signatures = _server_context(self._tls), found
         connection.context = self._latest
-
-    def _signed(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """What changes with the files; None: one is missing."""
-        found: list[tuple[int, int, int] | None] = []
-        for path in (self._tls.certificate, self._tls.key, self._tls.client_ca):
-            try:
-                stat = None if path is None else path.stat()
-            except OSError:
-                stat = None
-            found.append(None if stat is None else (stat.st_ino, stat.st_mtime_ns, stat.st_size))
-        return tuple(found)
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> list[str]:
