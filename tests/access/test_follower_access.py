@@ -12,7 +12,8 @@ from suffixsvc.errors import PermissionDeniedError, UnauthenticatedError
 from suffixsvc_client import ClientSession
 from suffixsvc_follower import Follower, FollowerConfig, connect
 from suffixsvc_follower.session import FollowerSession
-from support.access import ControlledService, until
+from support.access import ControlledService
+from support.serving import eventually
 
 SECRET = list(range(100, 140))
 PATH = "acme/sql"
@@ -67,7 +68,10 @@ def test_a_right_that_is_granted_later_is_used(service: ControlledService, tmp_p
         service.set_policy(FOLLOW)
         session = follower.namespace(PATH).open_session([1, 2, 3])
         assert isinstance(session, FollowerSession)
-        until(lambda: follower.followed(PATH).refused is None and follower.followed(PATH).ready.is_set())
+        eventually(
+            lambda: follower.followed(PATH).refused is None and follower.followed(PATH).ready.is_set(),
+            "it takes effect",
+        )
         session.close(commit=False)
 
 
@@ -75,12 +79,14 @@ def test_revoking_follow_deletes_what_the_follower_holds(service: ControlledServ
     folder = tmp_path / "cache"
     with follower_of(service, folder) as follower:
         assert follower.namespace(PATH).wait(60)
-        until(lambda: files(folder))  # the folder of the service is for its own user's callers only
+        eventually(
+            lambda: files(folder), "it takes effect"
+        )  # the folder of the service is for its own user's callers only
         session = follower.namespace(PATH).open_session([1, 2, 3])
-        until(lambda: not follower.followed(PATH).copy.missing_segments())
+        eventually(lambda: not follower.followed(PATH).copy.missing_segments(), "it takes effect")
         assert drafts(session)[:2] == SECRET[3:5]
         service.set_policy(READ)
-        until(lambda: files(folder) == [])
+        eventually(lambda: files(folder) == [], "it takes effect")
         assert follower.followed(PATH).copy.sealed() == []
         again = follower.namespace(PATH).open_session([9, 9])
         assert isinstance(again, ClientSession)
@@ -93,7 +99,7 @@ def test_files_of_an_earlier_process_are_deleted(service: ControlledService, tmp
     folder = tmp_path / "cache"
     with follower_of(service, folder) as follower:
         assert follower.namespace(PATH).wait(60)
-        until(lambda: files(folder))
+        eventually(lambda: files(folder), "it takes effect")
     service.set_policy(READ)
     with follower_of(service, folder) as follower:
         with pytest.raises(PermissionDeniedError):
@@ -107,12 +113,12 @@ def test_revoking_the_token_ends_the_stream_and_deletes_the_copies(
     folder = tmp_path / "cache"
     with follower_of(service, folder) as follower:
         assert follower.namespace(PATH).wait(60)
-        until(lambda: files(folder))
+        eventually(lambda: files(folder), "it takes effect")
         session = follower.namespace(PATH).open_session([1, 2, 3])
         service.revoke("alice")
-        until(lambda: files(folder) == [])
+        eventually(lambda: files(folder) == [], "it takes effect")
         assert drafts(session) == []
-        until(lambda: follower.refusal is not None)
+        eventually(lambda: follower.refusal is not None, "it takes effect")
         assert isinstance(follower.refusal, UnauthenticatedError)
         with pytest.raises(UnauthenticatedError):
             follower.namespace(PATH).open_session([1])
@@ -134,7 +140,7 @@ def test_followers_of_two_principals_with_one_id_are_unrelated(
         mine = alice.namespace("alice/a").stats()
         assert [each.follower_id for each in mine.followers] == ["the-same"]
         bob.namespace("bob/b").add_output([5, 6, 7])
-        until(lambda: bob.namespace("bob/b").stats().followers[0].applied_lsn > 0)
+        eventually(lambda: bob.namespace("bob/b").stats().followers[0].applied_lsn > 0, "it takes effect")
 
 
 def test_a_follower_learns_nothing_of_live_text_it_may_not_follow(
@@ -148,7 +154,7 @@ def test_a_follower_learns_nothing_of_live_text_it_may_not_follow(
         assert bob.live_text(PATH) == {}
         service.set_policy(FOLLOW + f'[principals."bob"]\nfollow = ["{PATH}"]\n')
         bob.followed(PATH)
-        until(lambda: bob.live_text(PATH))
+        eventually(lambda: bob.live_text(PATH), "it takes effect")
         [name] = bob.live_text(PATH)
         assert "alice" not in name
         assert name != session.verbs.state.session_id

@@ -30,7 +30,8 @@ from suffixsvc.v1 import suffix_cache_pb2_grpc, watch_pb2
 from suffixsvc.values import as_token_array
 from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_client.transport.interface import error_from_rpc
-from support.access import ControlledService, until
+from support.access import ControlledService
+from support.serving import eventually
 
 SECRET = list(range(100, 140))
 PATH = "acme/sql"
@@ -254,7 +255,7 @@ def test_a_new_token_is_accepted_at_once_and_a_revoked_one_is_not(service: Contr
     with service.client("alice") as new, SuffixClient(service.address, _with(old)) as client:
         assert new.namespaces() == client.namespaces() == []
         service.token_file.revoke([old])
-        until(lambda: _refused(client))
+        eventually(lambda: _refused(client), "it takes effect")
         assert new.namespaces() == []
 
 
@@ -317,7 +318,7 @@ def test_streams_of_a_revoked_token_end(service: ControlledService) -> None:
         of_bob = bob.namespace("bob/b").open_session(SECRET)
         assert len(of_alice.step(SECRET[:4]).token_ids)
         service.revoke("alice")
-        until(lambda: not len(of_alice.step(SECRET[4:5]).token_ids))
+        eventually(lambda: not len(of_alice.step(SECRET[4:5]).token_ids), "it takes effect")
         assert len(of_bob.step(SECRET[:4]).token_ids)
         with pytest.raises(UnauthenticatedError):
             of_alice.close()
@@ -330,7 +331,7 @@ def test_an_expired_token_ends_its_streams(service: ControlledService) -> None:
     token = service.token_file.create("alice", timedelta(seconds=2))
     with SuffixClient(service.address, _with(token)) as client:
         session = client.namespace("alice/a").open_session(SECRET)
-        until(lambda: not len(session.step([1]).token_ids) and _refused(client))
+        eventually(lambda: not len(session.step([1]).token_ids) and _refused(client), "it takes effect")
 
 
 def test_sessions_of_two_principals_with_one_id_are_unrelated(service: ControlledService) -> None:

@@ -17,9 +17,8 @@ from suffixsvc.transport.identity import ClientIdentity
 from suffixsvc.transport.tls import ClientTls, ServerTls, server_tls
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
 from suffixsvc_follower import FollowerConfig, connect
-from support.access import until
 from support.command_line import run_verb
-from support.serving import serving
+from support.serving import eventually, serving
 
 
 class Certificates:
@@ -168,7 +167,7 @@ def test_replaced_files_are_used_by_new_connections(
         before.key.write_bytes(after.key.read_bytes())  # half of a replacement
         assert reached(before)
         before.certificate.write_bytes(after.certificate.read_bytes())
-        until(lambda: reached(after))
+        eventually(lambda: reached(after), "it takes effect")
         assert not reached(before)
 
 

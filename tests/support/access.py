@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,11 +63,3 @@ class ControlledService:
         """Revoke the token of a principal, and have that applied."""
         self.token_file.revoke([self.tokens[principal]])
         self.access.refresh()
-
-
-def until(condition: Any, seconds: float = 60.0) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "not true in time"
-        time.sleep(0.01)

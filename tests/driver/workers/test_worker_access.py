@@ -51,7 +51,7 @@ SETTINGS = ContextSettings(
     context_size=512, slots=4, threads=1, max_width=1, flash_attention=False, kv_type="f32"
 )
 TEXT = list(range(70, 90))
-NOBODY = ClientIdentity()
+ANONYMOUS = ClientIdentity()
 POLICIES = '[principals."sql"]\ncertificates = ["sql.example"]\n'
 
 Metadata = tuple[tuple[str, str], ...]
@@ -211,7 +211,10 @@ def test_a_token_lets_its_client_in_and_an_empty_file_nobody(
     engine: DraftEngine, tokens: TokenFile, vocabulary: Vocabulary
 ) -> None:
     with open_to(engine, tokens) as address:  # the file does not exist yet
-        with DraftWorkerClient(address, NOBODY) as stranger, pytest.raises(UnauthenticatedError) as refused:
+        with (
+            DraftWorkerClient(address, ANONYMOUS) as stranger,
+            pytest.raises(UnauthenticatedError) as refused,
+        ):
             stranger.check_vocabulary(vocabulary)
         assert "suffixsvc token create" in str(refused.value.remedy)
         with DraftWorkerClient(address, ClientIdentity(tokens.create("alice"))) as client:
@@ -238,7 +241,7 @@ def test_the_own_user_needs_no_token_at_a_unix_socket(
 ) -> None:
     edge = WorkerEdge(AccessControl(tokens, required=True))
     with worker(engine, edge, f"unix:{socket_path}") as address:
-        with DraftWorkerClient(address, NOBODY) as client:
+        with DraftWorkerClient(address, ANONYMOUS) as client:
             assert client.describe().vocabulary.size > 0
         unknown = ClientIdentity("sfx_aaaaaaaaaa_x")
         with DraftWorkerClient(address, unknown) as client, pytest.raises(UnauthenticatedError):
@@ -384,7 +387,7 @@ def test_without_a_valid_certificate_there_is_no_connection(
         "no certificate": ClientIdentity(tls=files.client()),
         "of another authority": ClientIdentity(tls=ClientTls(files.ca, certificate, key)),
         "server of another": ClientIdentity(tls=strangers.client("sql.example")),
-        "plaintext": NOBODY,
+        "plaintext": ANONYMOUS,
     }[who]
     edge = edge_with(files, tmp_path, mutual=True)
     with worker(engine, edge) as address, DraftWorkerClient(address, identity) as client:
@@ -460,13 +463,13 @@ def test_a_pool_says_that_it_is_refused_and_goes_on_with_those_that_know_it(
 ) -> None:
     beside = DraftEngine(engine.model.path, SETTINGS)
     with contextlib.closing(beside), open_to(engine, tokens) as closed:
-        with WorkerPool([closed, f"{closed.replace('127.0.0.1', 'localhost')}"], identity=NOBODY) as pool:
+        with WorkerPool([closed, f"{closed.replace('127.0.0.1', 'localhost')}"], identity=ANONYMOUS) as pool:
             with pytest.raises(UnauthenticatedError) as refused:
                 pool.check_vocabulary(vocabulary)
             assert "suffixsvc token create" in str(refused.value.remedy)
         with (
             worker(beside, WorkerEdge(), f"unix:{socket_path}") as open_one,
-            WorkerPool([closed, open_one], identity=NOBODY) as pool,
+            WorkerPool([closed, open_one], identity=ANONYMOUS) as pool,
         ):
             pool.check_vocabulary(vocabulary)
             assert any("must present a token" in status.reason for status in pool.status())
