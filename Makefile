@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo gpu-smoke test test-disturbed interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters adapters-vllm conformance clean
+.PHONY: help setup demo gpu-smoke test test-disturbed interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters adapters-vllm conformance reliability clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -69,6 +69,11 @@ test-disturbed: setup  ## run every test on a slowed-down machine; HOW='busy slo
 	@for how in $(or $(HOW),busy slow-disk one-core); do \
 	    echo "test-disturbed: $$how"; tools/test_disturbed.sh "$$how" $(PYTEST_ARGS); \
 	done
+
+# FULL=1 runs the long form (hours), whose figures are in docs/reliability.md. ROWS='crashes soak' runs some rows.
+reliability: setup  ## crash, starve, flood and attack a running service; a table at the end (FULL=1: hours)
+	@RELIABILITY_FULL=$(or $(FULL),0) $(BIN)/python -m pytest -m reliability -v \
+	    $(or $(foreach row,$(ROWS),tests/reliability/test_$(row).py),tests/reliability) $(PYTEST_ARGS)
 
 # LLAMA_CPP_BIN=DIR uses the programs of an existing llama.cpp. JOBS=1 compiles one file at a time.
 interop: setup  ## compare lookup caches with llama.cpp's own programs (built once, about 15 minutes)
