@@ -1,8 +1,8 @@
 """The rows of docs/reliability.md: ``make reliability``, not in ``make test``.
 
-Each row is a test file. A short form of all rows takes less than ten minutes; RELIABILITY_FULL=1 runs the long
-one. A test reports figures with the fixture ``figure``; a table of them is printed at the end and written to
-RELIABILITY_OUT (default: build/reliability) as JSON, with machine and commit.
+Each row is a test file. A short form of all rows takes less than ten minutes; RELIABILITY_FULL=1 runs the
+long one. A test reports figures with the fixture ``figure``; a table of them is printed at the end and
+written to RELIABILITY_OUT (default: build/reliability) as JSON, with machine and commit.
 """
 
 from __future__ import annotations
