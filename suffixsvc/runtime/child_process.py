@@ -102,14 +102,16 @@ class ChildProcesses:
         line = [sys.executable, "-m", "suffixsvc_cli", *command]
         return self.start_program(name, line, ready, timeout_seconds)
 
-    def start_service(self, data: Path, *listen: str) -> ChildProcess:
-        """Start ``suffixsvc serve`` on the folder ``data`` at these addresses; see :meth:`ready_file`.
+    def start_service(self, data: Path, *listen: str, options: Sequence[str] = ()) -> ChildProcess:
+        """Start ``suffixsvc serve`` on the folder ``data`` at these addresses, with further options.
+
+        See :meth:`ready_file`.
 
         Raises:
             As :meth:`start`.
         """
         addresses = [part for address in listen for part in ("--listen", address)]
-        return self._start_server("service", ["serve", "--data", str(data), *addresses])
+        return self._start_server("service", ["serve", "--data", str(data), *options, *addresses])
 
     def start_draft_worker(
         self,

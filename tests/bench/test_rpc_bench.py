@@ -25,14 +25,17 @@ from suffixsvc_bench.rpc.follower_figures import (
     written_to_drafted,
 )
 from suffixsvc_bench.rpc.follower_steps import follower_steps
+from suffixsvc_bench.rpc.identity_steps import identity_steps
 from suffixsvc_bench.rpc.options import RpcOptions
-from suffixsvc_bench.rpc.report import figures_grid, follower_grid, rpc_grid
+from suffixsvc_bench.rpc.report import figures_grid, follower_grid, identity_grid, rpc_grid
 from suffixsvc_bench.rpc.run import run_rpc_bench
 from suffixsvc_bench.rpc.timing import portions
 from suffixsvc_bench.rpc.workload import Workload
 from suffixsvc_cli.bench.rpc import rpc
 
-SMALL = RpcOptions(batches=(1, 3), calls=12, rounds=2, pause_ms=0.1, outputs=20, followers=False)
+SMALL = RpcOptions(
+    batches=(1, 3), calls=12, rounds=2, pause_ms=0.1, outputs=20, followers=False, identities=False
+)
 
 
 def test_every_configuration_is_measured() -> None:
@@ -80,6 +83,15 @@ def test_followers_are_measured() -> None:
     assert all(len(row) == len(grid.headings) for grid in grids for row in grid.rows)
 
 
+def test_steps_with_an_identity_are_measured() -> None:
+    steps = identity_steps(lambda _: None, calls=4, pause_ms=0.1, seed=0)
+    assert json.loads(json.dumps(steps)) == steps
+    assert [(row["mode"], row["calls"]) for row in steps] == [("hot", 4), ("cold", 4)]
+    assert all(row[name] > 0 for row in steps for name in ("ratio", "control_ratio", "echo_ratio"))
+    grid = identity_grid({"identity_steps": steps})
+    assert all(len(row) == len(grid.headings) for row in grid.rows)
+
+
 def test_the_command_prints_json() -> None:
     app = typer.Typer()
     app.command()(rpc)
@@ -95,6 +107,7 @@ def test_the_command_prints_json() -> None:
         "--calls",
         "4",
         "--no-followers",
+        "--no-identities",
         "--json",
     ]
     result = CliRunner().invoke(app, chosen)

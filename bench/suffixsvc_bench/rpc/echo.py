@@ -6,7 +6,7 @@ Threads, options and sockets are those of our service, so that a difference is t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ import grpc
 
 from suffixsvc.config import Limits
 from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS, report_ready, stop_signal
+from suffixsvc.transport.tls import ServerTls
 
 STREAM: Final = "/suffixsvc.bench.Echo/Stream"
 UNARY: Final = "/suffixsvc.bench.Echo/Unary"
@@ -38,12 +39,13 @@ def _answers(requests: Iterator[bytes], _context: Any) -> Iterator[bytes]:
         yield echo_reply(request)
 
 
-def serve_echo(ready_file: Path, addresses: list[str]) -> None:
+def serve_echo(ready_file: Path, addresses: Sequence[str], tls: ServerTls | None = None) -> None:
     """Serve until SIGTERM.
 
     Args:
         ready_file: written once the server listens, with the bound addresses.
         addresses: unix:PATH or HOST:0.
+        tls: of TCP addresses; without it they are not encrypted.
     """
     most = Limits().max_message_bytes
     server = grpc.server(
@@ -63,7 +65,10 @@ def serve_echo(ready_file: Path, addresses: list[str]) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
     bound = []
     for address in addresses:
-        port = server.add_insecure_port(address)
+        if tls is None or address.startswith("unix:"):
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, tls.credentials())
         bound.append(address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}")
     with stop_signal() as wait_for_stop:
         server.start()
@@ -73,4 +78,5 @@ def serve_echo(ready_file: Path, addresses: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    serve_echo(Path(sys.argv[1]), sys.argv[2:])
+    ready, addresses, *files = sys.argv[1:]
+    serve_echo(Path(ready), addresses.split(), ServerTls(*map(Path, files)) if files else None)

@@ -44,6 +44,9 @@ class RpcOptions:
     )
     pause_ms: float = option(4.0, min=0, help="CPU-bound pause before a cold call, in milliseconds.")
     followers: bool = option(True, "--followers/--no-followers", help="Measure followers.")
+    identities: bool = option(
+        True, "--identities/--no-identities", help="Measure steps over TLS with a token."
+    )
     sealed_tokens: int = option(
         0, min=0, help="Also open a follower on a namespace with as many sealed tokens; 0: do not."
     )

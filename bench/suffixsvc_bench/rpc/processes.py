@@ -23,6 +23,16 @@ def service_process(folder: Path) -> Iterator[Addresses]:
 
 
 @contextlib.contextmanager
+def tcp_service_process(folder: Path, options: Sequence[str] = ()) -> Iterator[str]:
+    """`suffixsvc serve` with further options in an empty folder; yields its loopback address."""
+    folder.mkdir()
+    with ChildProcesses(folder) as children:
+        children.start_service(folder / "data", "127.0.0.1:0", options=options)
+        (address,) = json.loads(children.ready_file("service").read_text(encoding="utf-8"))["addresses"]
+        yield address
+
+
+@contextlib.contextmanager
 def worker_process(folder: Path, model: Path, threads: int, options: Sequence[str] = ()) -> Iterator[str]:
     """`suffixsvc draft-worker` with a model and further options; yields its address."""
     with ChildProcesses(folder) as children:
@@ -31,10 +41,11 @@ def worker_process(folder: Path, model: Path, threads: int, options: Sequence[st
 
 
 @contextlib.contextmanager
-def echo_process(folder: Path) -> Iterator[Addresses]:
-    """The echo server of :mod:`suffixsvc_bench.rpc.echo`."""
+def echo_process(folder: Path, certificate: Sequence[Path] = ()) -> Iterator[Addresses]:
+    """The echo server of :mod:`suffixsvc_bench.rpc.echo`; with TLS if it has a certificate and its key."""
     ready, socket = folder / "echo.ready", f"unix:{folder}/echo.sock"
-    line = [sys.executable, "-m", "suffixsvc_bench.rpc.echo", str(ready), socket, "127.0.0.1:0"]
+    line = [sys.executable, "-m", "suffixsvc_bench.rpc.echo", str(ready), f"{socket} 127.0.0.1:0"]
+    line += map(str, certificate)
     with ChildProcesses(folder) as children:
         children.start_program("echo", line, ready.exists)
         yield _addresses(ready)

@@ -35,9 +35,23 @@ def rpc_parts(report: Mapping[str, Any]) -> list[Grid | str]:
     drafted = sum(t["drafted"] for t in timings) / len(timings)
     line = f"Percentiles of {options['calls']} calls; {drafted:.1f} tokens drafted per step; "
     parts: list[Grid | str] = [rpc_grid(report), f"{line}seed {options['seed']}."]
+    if "identity_steps" in report:
+        parts.append(identity_grid(report))
     if "follower_steps" in report:
         parts += [follower_grid(report), figures_grid(report["follower_figures"])]
     return parts
+
+
+def identity_grid(report: Mapping[str, Any]) -> Grid:
+    """Steps over TLS with a token beside steps without, and the same of a bare echo."""
+    subjects = [f"{s} {p}" for s in ("tls", "plain", "control") for p in ("p50", "p99")]
+    grid = Grid(["us per step over TCP", *subjects, "ratio", "(control)", "(echo)"])
+    for row in report["identity_steps"]:
+        times = [row[s][p] for s in ("tls", "plain", "control") for p in ("p50", "p99")]
+        ratios = [row[key] for key in ("ratio", "control_ratio", "echo_ratio")]
+        name = f"TLS and token, {row['mode']}"
+        grid.rows.append([name, *(f"{time:.0f}" for time in times), *(f"{ratio:.2f}" for ratio in ratios)])
+    return grid
 
 
 def follower_grid(report: Mapping[str, Any]) -> Grid:

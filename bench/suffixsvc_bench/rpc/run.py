@@ -18,6 +18,7 @@ from suffixsvc_bench.report.provenance import provenance
 from suffixsvc_bench.report.statistics import percentiles
 from suffixsvc_bench.rpc.follower_figures import follower_figures
 from suffixsvc_bench.rpc.follower_steps import follower_steps
+from suffixsvc_bench.rpc.identity_steps import identity_steps
 from suffixsvc_bench.rpc.options import RpcOptions
 from suffixsvc_bench.rpc.processes import Addresses, echo_process, service_process
 from suffixsvc_bench.rpc.subjects import NAMESPACE, EchoCalls, EngineSteps, StreamSteps, Subject, UnarySteps
@@ -49,8 +50,8 @@ def run_rpc_bench(options: RpcOptions, progress: Report = lambda *_: None) -> di
         * "ratio": ratio of the medians, step / echo. "beyond_us_per_session": their difference per session.
           "sessions_per_second": steps of one session per second, from the mean.
 
-        With ``options.followers`` also "follower_steps" and "follower_figures", see the functions of these
-        names.
+        With ``options.identities`` also "identity_steps", with ``options.followers`` also "follower_steps"
+        and "follower_figures", see the functions of these names.
 
     Raises:
         ServiceError: a server did not start, or a step was not answered.
@@ -77,11 +78,15 @@ def run_rpc_bench(options: RpcOptions, progress: Report = lambda *_: None) -> di
             notify(0.0)
             timings.append(_measure(configuration, options, workload, service, echo, engine, notify))
     found = {"provenance": where.as_dict(), "options": asdict(options), "timings": timings}
+
+    def about(name: str) -> None:
+        progress(name, 1.0)
+
+    if options.identities:
+        found["identity_steps"] = identity_steps(
+            about, calls=options.calls, pause_ms=options.pause_ms, seed=options.seed
+        )
     if options.followers:
-
-        def about(name: str) -> None:
-            progress(name, 1.0)
-
         found["follower_steps"] = follower_steps(about, calls=options.calls, seed=options.seed)
         found["follower_figures"] = follower_figures(about, options)
     return found

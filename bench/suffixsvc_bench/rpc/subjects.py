@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Protocol, cast
 
-import grpc
-
 from suffixsvc import SuffixCache, wire
 from suffixsvc.errors import ProtocolError, ServiceTimeoutError
+from suffixsvc.transport.identity import ClientIdentity
 from suffixsvc.types import Draft, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.values import as_token_array
@@ -203,11 +202,11 @@ class StreamSteps(_RemoteSteps):
         prompts: Sequence[TokenArray],
         texts: Sequence[TokenArray],
         max_draft_tokens: int,
+        identity: ClientIdentity | None = None,
     ) -> None:
-        super().__init__(GrpcTransport(target), texts, max_draft_tokens)
-        self._client = SuffixClient(
-            transport=cast("Transport", self._transport), config=ClientConfig(step_timeout_s=_TIMEOUT_S)
-        )
+        config = ClientConfig(step_timeout_s=_TIMEOUT_S, identity=identity)
+        super().__init__(GrpcTransport(target, config), texts, max_draft_tokens)
+        self._client = SuffixClient(transport=cast("Transport", self._transport), config=config)
         namespace = self._client.namespace(NAMESPACE)
         self._sessions = [namespace.open_session(prompt) for prompt in prompts]
         self._steps: list[Any] = []
@@ -271,8 +270,16 @@ class EchoCalls:
         stream: on a stream, else by unary calls.
     """
 
-    def __init__(self, target: str, sizes: Sequence[Sizes], think_s: float, *, stream: bool) -> None:
-        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+    def __init__(
+        self,
+        target: str,
+        sizes: Sequence[Sizes],
+        think_s: float,
+        *,
+        stream: bool,
+        identity: ClientIdentity | None = None,
+    ) -> None:
+        self._channel = (identity or ClientIdentity()).channel(target, CHANNEL_OPTIONS)
         self._messages = cycle([(echo.echo_request(s.request, s.reply), s.reply) for s in sizes])
         self._think_s = think_s
         self._request, self._reply_bytes = next(self._messages)
