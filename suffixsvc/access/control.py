@@ -188,14 +188,22 @@ class AccessControl:
         """Read the files that have changed, and tell the listeners.
 
         Raises:
-            InvalidConfigError: a file is invalid. What was read before stays in use; each call tries again.
+            InvalidConfigError: a file is invalid. What was read of it before stays in use, the other file is
+                read all the same; each call tries again.
         """
+        invalid: InvalidConfigError | None = None
+        changed = False
         with self._lock:
-            changed = self._refresh_tokens()
-            changed = self._refresh_policy() or changed
+            for refresh_file in (self._refresh_tokens, self._refresh_policy):
+                try:
+                    changed = refresh_file() or changed
+                except InvalidConfigError as error:
+                    invalid = invalid or error
         if changed:
             for listener in tuple(self._listeners):
                 listener()
+        if invalid is not None:
+            raise invalid
 
     def _refresh_tokens(self) -> bool:
         if self._token_file is None:
