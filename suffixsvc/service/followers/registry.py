@@ -42,7 +42,8 @@ class Follower:
         live_lost: times that its live text was dropped.
         unacknowledged_tokens: of its sessions, as it reported.
         live_queued: returns the bytes of live text that wait to be sent to it.
-        unlearned: how often each namespace had unlearned when the follower last reported what it learned.
+        unlearned: how often each namespace had unlearned when the follower last reported what it learned;
+            none of a namespace that had not.
     """
 
     name: FollowerName

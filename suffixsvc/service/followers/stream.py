@@ -190,7 +190,8 @@ class FollowerStream:
             Right.FOLLOW, path
         ):  # before its next report, which ends what the stream before this one carried
             self._registry.follow(self.follower, path)
-            self.follower.unlearned.setdefault(path, self._feed.unlearned(path))
+            if unlearned := self._feed.unlearned(path):  # else a path that need not exist would be kept
+                self.follower.unlearned.setdefault(path, unlearned)
         with self._lock:
             self._pending.pop(path, None)
             self._pending[path] = follow
@@ -231,8 +232,8 @@ class FollowerStream:
         The first report after a deletion is of before it in part, and is left out.
         """
         unlearned = self._feed.unlearned(path)
-        known = self.follower.unlearned.get(path) == unlearned
-        if learned:
+        known = self.follower.unlearned.get(path, 0) == unlearned
+        if learned and not known:
             self.follower.unlearned[path] = unlearned
         return known
 
