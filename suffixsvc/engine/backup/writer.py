@@ -30,7 +30,7 @@ from suffixsvc.engine.backup.manifest import (
     SegmentEntry,
     file_xxh3,
 )
-from suffixsvc.errors import StoreError
+from suffixsvc.errors import InvalidInputError, StoreError
 from suffixsvc.runtime.atomic_file import write_atomically
 from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.copies.log_copy import LogCopy, LogEnd
@@ -93,11 +93,12 @@ class BackupWriter:
         If it is closed before its end, nothing remains.
 
         Raises:
-            InvalidInputError: the folder has content.
+            InvalidInputError: the folder has content, or is in the data folder.
             StoreLockedError: another backup is being written into it.
             StoreCorruptError: a record of the log is damaged.
             StoreFullError, StoreError: it cannot be written.
         """
+        _require_outside(self._folder, self._store.segment_folder.parent)
         with new_folder(self._folder, "the backup's folder", self._sync_point) as partial:
             self._sync_point("backup-begun")
             (partial / SEGMENTS).mkdir(mode=0o700)
@@ -215,6 +216,22 @@ class BackupWriter:
             tokens=totals.tokens,
             data=data,
             segments=tuple(segments),
+        )
+
+
+def _require_outside(folder: Path, data: Path) -> None:
+    """Raise InvalidInputError for a folder in the data folder, where deletions would not erase its texts."""
+    try:
+        inside = folder.resolve().is_relative_to(data.resolve())
+    except (OSError, RuntimeError) as error:  # a loop of links
+        raise InvalidInputError(
+            "the backup's folder must have a path that can be followed", got=f"{folder}: {error}"
+        ) from None
+    if inside:
+        raise InvalidInputError(
+            "the backup's folder must be outside of the data folder",
+            got=str(folder),
+            remedy="Choose a folder on another disk, or beside the data folder.",
         )
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from suffixsvc.errors import InvalidInputError
@@ -31,17 +32,14 @@ def new_folder(path: Path, name: str, sync_point: SyncPoint) -> Iterator[Path]:
         sync_point: called as "folder-built" and "folder-renamed".
 
     Raises:
-        InvalidInputError: ``path`` has content, or no parent.
+        InvalidInputError: ``path`` has content, or no parent; or the partial folder is not this user's.
         StoreLockedError: another process builds it.
         StoreFullError, StoreError: it cannot be written.
     """
     path = path.absolute()
     require_vacant(path, name)
     partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise disk_error(error, str(partial), "creating") from error
+    _make_own(partial)
     lock = FolderLock(str(partial))
     try:
         _empty(partial)
@@ -81,6 +79,31 @@ def require_vacant(path: Path, name: str) -> None:
     if not path.parent.is_dir():
         raise InvalidInputError(
             f"{name} must be in an existing folder", got=str(path), remedy=f"Create {path.parent} first."
+        )
+
+
+def _make_own(partial: Path) -> None:
+    """Create the partial folder, or take the one that a killed process of this user left.
+
+    Raises:
+        InvalidInputError: it is a link or a file, which may lead elsewhere, or another user's, who could read
+            and replace what is written to it.
+        StoreFullError, StoreError: it cannot be created.
+    """
+    try:
+        with suppress(FileExistsError):
+            partial.mkdir(mode=0o700)
+        found = partial.lstat()
+        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if own:
+            partial.chmod(0o700)
+    except OSError as error:
+        raise disk_error(error, str(partial), "creating") from error
+    if not own:
+        raise InvalidInputError(
+            f"{partial} must be a folder of this user",
+            got=f"{stat.filemode(found.st_mode)} of user id {found.st_uid}",
+            remedy="Remove it, or choose a folder whose parent only this user can write to.",
         )
 
 
