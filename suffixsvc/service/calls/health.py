@@ -43,6 +43,15 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # no
             context.set_code(grpc.StatusCode.NOT_FOUND)
         return _RESPONSE(status=self._statuses.get(request.service))
 
+    def List(  # noqa: N802 - gRPC's method name; older versions of gRPC do not have it
+        self, request: health_pb2.HealthListRequest, context: grpc.ServicerContext
+    ) -> health_pb2.HealthListResponse:
+        """The current status of every service name."""
+        statuses = tuple(self._statuses.items())
+        return health_pb2.HealthListResponse(
+            statuses={name: _RESPONSE(status=status) for name, status in statuses}
+        )
+
     def Watch(  # noqa: N802 - gRPC's method name
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> Iterator[health_pb2.HealthCheckResponse]:

@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from suffixsvc import wire
 from suffixsvc.access.caller import Caller
@@ -215,7 +216,12 @@ def _read_small(parse: Callable[[bytes], Any] | None, data: bytes) -> Any:
         raise InvalidInputError(
             "a request must be small", expected=f"at most {SMALL_BYTES} bytes", got=f"{len(data)} bytes"
         )
-    return data if parse is None else parse(data)
+    try:
+        return data if parse is None else parse(data)
+    except DecodeError:
+        raise InvalidInputError(
+            "a request must be a message of its method", got=f"{len(data)} other bytes"
+        ) from None
 
 
 def _abort(error: Exception, method: str, context: grpc.ServicerContext, request_id: str) -> NoReturn:
