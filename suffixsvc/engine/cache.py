@@ -162,6 +162,17 @@ class SuffixCache(ClosedOnExit):
                 self._parts.catalog.bind(index, tokenizer or "")
             return Namespace(self._parts, index, tokenizer or "")
 
+    def find_namespace(self, path: str) -> Namespace | None:
+        """The namespace at ``path`` if it exists and is not being deleted; it is not created.
+
+        Raises:
+            InvalidNamespaceError.
+        """
+        validate_namespace(path)
+        with self._parts.close_guard.while_open():
+            index = self._parts.catalog.get(path)
+            return None if index is None or index.deleted else Namespace(self._parts, index, "")
+
     def has_namespace(self, path: str) -> bool:
         """Whether the namespace at ``path`` exists; it is not created."""
         return path in self._parts.catalog

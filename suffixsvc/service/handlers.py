@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from suffixsvc import __version__, wire
 from suffixsvc.access.caller import Caller, session_name
 from suffixsvc.access.principals import Right
-from suffixsvc.config import Limits, validate_namespace
+from suffixsvc.config import Limits
 from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
 from suffixsvc.lookup_records import RecordFile
@@ -39,7 +39,7 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import watch_pb2
 
 if TYPE_CHECKING:
-    from suffixsvc.engine import CacheStats, ExportJob, NamespaceStats, SuffixCache
+    from suffixsvc.engine import CacheStats, ExportJob, Namespace, NamespaceStats, SuffixCache
 
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch", "backup")
 #: of the statistics of a namespace, those in which the rates of other namespaces show
@@ -315,9 +315,11 @@ class Handlers:
         for record in self._cache.namespaces():
             below = not prefix or f"{record.path}/".startswith(f"{prefix}/")
             if below and caller.may_see(record.path):
+                namespace = self._cache.find_namespace(record.path)
+                if namespace is None:  # deleted since, or its deletion has begun
+                    continue
                 may_read = caller.may(Right.READ, record.path)
-                stats = self._cache.namespace(record.path).stats() if may_read else None
-                counts = {} if stats is None else shared_fields(pb.NamespaceInfo, stats)
+                counts = shared_fields(pb.NamespaceInfo, namespace.stats()) if may_read else {}
                 reply.namespaces.add(path=record.path, tokenizer=record.tokenizer, **counts)
         return reply
 
@@ -334,8 +336,7 @@ class Handlers:
         """
         if request.namespace:
             caller.require(Right.READ, request.namespace)
-            self._require_namespace(request.namespace)
-            reply = _stats_reply(self._cache.namespace(request.namespace).stats())
+            reply = _stats_reply(self._require_namespace(request.namespace).stats())
             reply.followers.extend(self.followers.stats(request.namespace, caller))
             if not caller.may_everywhere(Right.ADMIN):
                 for shared in _OF_THE_SERVICE:
@@ -365,11 +366,12 @@ class Handlers:
             **shared_fields(pb.GetServerInfoReply, self._limits),
         )
 
-    def _require_namespace(self, path: str) -> None:
+    def _require_namespace(self, path: str) -> Namespace:
         """Raise UnknownNamespaceError instead of creating a namespace that is only queried."""
-        validate_namespace(path)
-        if not self._cache.has_namespace(path):
+        namespace = self._cache.find_namespace(path)
+        if namespace is None:
             raise unknown_namespace(path)
+        return namespace
 
 
 @contextlib.contextmanager
