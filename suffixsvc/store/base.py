@@ -276,7 +276,10 @@ class Store(LogReading, Manifests, ABC):
         Outputs written or deleted meanwhile may be among them or not.
         """
         age = selection.older_than_seconds
-        before_us = LAST_LSN if age is None else max(-1, self.clock.now_us() - round(age * 1e6))
+        # an age may be any finite number: its microseconds may not be one
+        before_us = (
+            LAST_LSN if age is None else max(-1, self.clock.now_us() - round(min(age * 1e6, LAST_LSN)))
+        )
         if selection.output_ids is not None:
             with self._log.read() as view:
                 number = view.names.require(namespace)
