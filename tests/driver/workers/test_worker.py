@@ -20,6 +20,7 @@ from suffixsvc.errors import (
     VocabularyMismatchError,
 )
 from suffixsvc.v1 import draft_worker_pb2 as pb
+from suffixsvc.v1 import draft_worker_pb2_grpc
 from suffixsvc_driver.cost.curve import CostCurve
 from suffixsvc_driver.decode.loop import generate
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
@@ -30,6 +31,7 @@ from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
 from suffixsvc_driver.workers.client.interface import DraftSession
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest, Job
 from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerSettings
+from support.idle_calls import IdleCalls, connection, silent_unary
 from support.serving import eventually
 from support.targets import talkative_prompt
 from support.tiny_gguf import SPECIAL, byte_texts, write_tiny_llama
@@ -327,6 +329,20 @@ def test_more_drivers_than_a_worker_serves(engine: DraftEngine, socket_path: str
         first.close()
         patient_draft(second, 3)
         second.close()
+    server.stop()
+
+
+def test_calls_beyond_the_threads_of_a_worker_wait(engine: DraftEngine, socket_path: str) -> None:
+    """What happened: gRPC refused them, so that a flood of resets made a worker look dead."""
+    server = DraftWorkerServer(engine, f"unix:{socket_path}", WorkerSettings(drivers=1))
+    server.start()
+    describe = silent_unary("/suffixsvc.v1.DraftWorker/Describe")
+    with connection(server.address) as channel:
+        with IdleCalls(server.address, 30, describe) as idle:
+            stub = draft_worker_pb2_grpc.DraftWorkerStub(channel)
+            waiting = stub.Describe.future(pb.DescribeRequest(), timeout=PATIENT)
+            assert not idle.ended()
+        assert waiting.result().context_size == 512
     server.stop()
 
 

@@ -31,6 +31,8 @@ _log = structlog.get_logger(__name__)
 _VOCAB_CHUNK: Final = 8192
 #: threads beside those of the streams: for Describe and GetVocab
 _SPARE_THREADS: Final = 8
+#: calls that may wait for a thread; gRPC refuses calls over this number, Describe of other clients too
+_WAITING_CALLS: Final = 4096
 #: limit of a request's wait_seconds, for which it occupies a thread
 _MAX_WAIT_SECONDS: Final = 10.0
 _STOP_GRACE_SECONDS: Final = 0.5
@@ -218,7 +220,7 @@ class DraftWorkerServer:
         self._server = grpc.server(
             ThreadPoolExecutor(threads, thread_name_prefix="worker"),
             interceptors=[self._authentication],
-            maximum_concurrent_rpcs=threads,
+            maximum_concurrent_rpcs=threads + _WAITING_CALLS,
             options=SERVER_OPTIONS,
         )
         servicer: Any = _Servicer(engine, self.scheduler, settings.drivers)  # the interceptor passes callers
