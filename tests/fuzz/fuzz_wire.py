@@ -20,15 +20,15 @@ import subprocess
 import sys
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Final
+from typing import Final
 
 import atheris
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
+from support.message_mutations import change
 from support.wire_target import KINDS, Services, run_one, seeds
 
 #: instrumented modules; atheris cannot instrument the imports of an editable install
@@ -43,29 +43,6 @@ COUNTED: Final = (
     "support.wire_target",
 )
 CORPUS: Final = Path(__file__).with_name("wire_corpus.txt")
-_SMALL: Final = (0, 1, 2, 3, 8, 12, 13, 63, 64, 65, 127, 128, 255)
-_INTEGERS: Final = {
-    FieldDescriptor.CPPTYPE_INT32: (-(2**31), -1, 2**31 - 1, *_SMALL),
-    FieldDescriptor.CPPTYPE_INT64: (-(2**63), -1, 2**31, 2**63 - 1, *_SMALL),
-    FieldDescriptor.CPPTYPE_UINT64: (2**63, 2**64 - 1, *_SMALL),
-    FieldDescriptor.CPPTYPE_ENUM: (-1, 9, 100, 2**31 - 1, *range(6)),
-}
-_FLOATS: Final = (0.0, -0.0, -1.0, 0.02, 1.0, 1e308, 5e-324, float("nan"), float("inf"), float("-inf"))
-_TEXTS: Final = ("", "a", "b", "c", "ä" * 33, "a/b", "/", "a//b", "x" * 129, "x" * 200, "x" * 201, "\0", "𐀀")
-#: sequences of four bytes that mean something: as token ids, as float32
-_WORDS: Final = (
-    b"\0\0\0\0",
-    b"\x64\0\0\0",
-    b"\x65\0\0\0",
-    b"\xff\xff\xff\xff",
-    b"\xff\xff\xff\x7f",
-    b"\0\0\0\x80",
-    b"\0\0\x80\x3f",
-    b"\0\0\x00\x3f",
-    b"\x01\0\x80\x3f",
-    b"\0\0\xc0\x7f",
-    b"\0\0\x80\x7f",
-)
 
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:
@@ -79,69 +56,8 @@ def mutate(data: bytes, max_size: int, seed: int) -> bytes:
     except DecodeError:
         return bytes(atheris.Mutate(data, max_size))
     for _ in range(choice.choice((1, 1, 2, 4))):
-        _change(message, choice)
+        change(message, choice, lambda old: bytes(atheris.Mutate(old, len(old) + 16)))
     return (data[:1] + message.SerializeToString())[:max_size]
-
-
-def _change(message: Message, choice: random.Random) -> None:
-    field = choice.choice(message.DESCRIPTOR.fields)
-    if field.is_repeated:
-        _change_list(message, field, choice)
-    elif choice.random() < 0.1:
-        message.ClearField(field.name)
-    elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-        _change(getattr(message, field.name), choice)
-    else:
-        setattr(message, field.name, _value(field, getattr(message, field.name), choice))
-
-
-def _change_list(message: Message, field: FieldDescriptor, choice: random.Random) -> None:
-    items: Any = getattr(message, field.name)
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        key = choice.choice(_TEXTS)
-        if choice.random() < 0.3:
-            message.ClearField(field.name)
-        else:
-            items[key] = choice.choice(_TEXTS)
-    elif len(items) and choice.random() < 0.3:
-        del items[choice.randrange(len(items))]
-    elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-        if len(items) and choice.random() < 0.7:
-            _change(choice.choice(items), choice)
-        else:
-            new = items.add()
-            if len(items) > 1:
-                new.CopyFrom(choice.choice(items[:-1]))
-            _change(new, choice)
-    else:
-        items.append(_value(field, None, choice))
-
-
-def _value(field: FieldDescriptor, old: Any, choice: random.Random) -> Any:
-    match field.cpp_type:
-        case FieldDescriptor.CPPTYPE_BOOL:
-            return not old
-        case FieldDescriptor.CPPTYPE_DOUBLE | FieldDescriptor.CPPTYPE_FLOAT:
-            return choice.choice(_FLOATS)
-        case FieldDescriptor.CPPTYPE_STRING if field.type == FieldDescriptor.TYPE_BYTES:
-            return _bytes(old or b"", choice)
-        case FieldDescriptor.CPPTYPE_STRING:
-            return choice.choice(_TEXTS)
-        case kind:
-            return choice.choice(_INTEGERS[kind])
-
-
-def _bytes(old: bytes, choice: random.Random) -> bytes:
-    at = choice.randrange(len(old) // 4 + 1) * 4
-    match choice.randrange(4):
-        case 0:
-            return old[:at] + choice.choice(_WORDS) * choice.choice((1, 1, 1, 16, 65)) + old[at:]
-        case 1:
-            return old[:at] + choice.choice(_WORDS) + old[at + 4 :]
-        case 2:
-            return old[:at] + old[at + choice.choice((1, 4)) :]
-        case _:
-            return bytes(atheris.Mutate(old, len(old) + 16))
 
 
 def _instrument() -> int:
