@@ -56,6 +56,13 @@ def full() -> bool:
     return FULL
 
 
+@pytest.fixture(scope="session")
+def out() -> Path:
+    """Folder of the table, for samples and charts beside it."""
+    _OUT.mkdir(parents=True, exist_ok=True)
+    return _OUT
+
+
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Callable[[str, object, str], None]:
     """``figure(what, value, must="")`` adds a line of the table to the row of this test's file.
