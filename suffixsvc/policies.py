@@ -17,6 +17,11 @@ In a file (access/policy_file.py):
     [namespaces."acme/secret"]             nothing is stored, sessions draft from what they write themselves
     no_store = true
 
+    [namespaces."pool"]                    without a full grant: only runs of 16 tokens that 3 principals wrote
+    min_principals = 3
+    match = 16
+    publish_every = "5m"
+
 Each field is inherited separately: the value of the nearest path at or above a namespace that sets it, else
 the default. A limit on "acme" is the limit of *each* namespace below it, not of their sum: a write in one
 namespace never evicts outputs of another.
@@ -37,6 +42,14 @@ from suffixsvc.errors import InvalidConfigError
 #: as ``max_bytes``: no limit, which overrides a limit of a parent path
 UNLIMITED: Final = 2**63 - 1
 _MAX_TTL_SECONDS: Final = 2**32 - 1
+#: of a policy with ``min_principals`` that does not set them
+DEFAULT_MATCH: Final = 16
+DEFAULT_PUBLISH_SECONDS: Final = 300
+#: shorter runs are shared by chance: they say little, and disclose what is in the gaps of longer ones
+MIN_MATCH: Final = 8
+_MAX_MATCH: Final = 4096
+_MAX_PRINCIPALS: Final = 65_536
+_MAX_PUBLISH_SECONDS: Final = 7 * 86_400
 
 _UNITS: Final = {"B": 1} | {
     f"{prefix}{suffix}": base ** (power + 1)
@@ -45,6 +58,29 @@ _UNITS: Final = {"B": 1} | {
 }
 _SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _QUANTITY: Final = re.compile(r"([0-9]{1,20}) ?([A-Za-z]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTerms:
+    """Which runs of tokens a namespace publishes, and how often.
+
+    Attributes:
+        min_principals: number of principals that wrote the run; 2 or more.
+        match: minimum length of a run in tokens.
+        every_seconds: time between two builds.
+    """
+
+    min_principals: int
+    match: int
+    every_seconds: int
+
+    def same_runs(self, other: PublishTerms) -> bool:
+        """Whether the same runs meet both."""
+        return (self.min_principals, self.match) == (other.min_principals, other.match)
+
+    def permit(self, of_reader: PublishTerms) -> bool:
+        """Whether outputs under these terms may count towards runs that are published under others."""
+        return self.min_principals <= of_reader.min_principals and self.match <= of_reader.match
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +95,41 @@ class Policy:
             rejected.
         no_store: sessions store nothing and no other session drafts from what they write
             (``open_session(private=True)``); other writes are rejected. What is stored already stays.
+        min_principals: readers without a full grant draft only from runs that so many principals wrote; 2 or
+            more, or 0: no such restriction, which overrides that of a parent path.
+        match: minimum length of these runs in tokens; None: :data:`DEFAULT_MATCH`.
+        publish_every_seconds: time between two builds of them; None: :data:`DEFAULT_PUBLISH_SECONDS`.
     """
 
     max_bytes: int | None = None
     ttl_seconds: int | None = None
     pinned: bool | None = None
     no_store: bool | None = None
+    min_principals: int | None = None
+    match: int | None = None
+    publish_every_seconds: int | None = None
 
     def __post_init__(self) -> None:
         _require_int("max_bytes", self.max_bytes, 1, UNLIMITED)
         _require_int("ttl_seconds", self.ttl_seconds, 0, _MAX_TTL_SECONDS)
+        if self.min_principals != 0 or type(self.min_principals) is not int:
+            _require_int("min_principals", self.min_principals, 2, _MAX_PRINCIPALS, "2 or more, or 0 for none")
+        _require_int("match", self.match, MIN_MATCH, _MAX_MATCH, "a number of tokens")
+        _require_int("publish_every_seconds", self.publish_every_seconds, 1, _MAX_PUBLISH_SECONDS, "seconds")
         for name, value in (("pinned", self.pinned), ("no_store", self.no_store)):
             if value is not None and type(value) is not bool:
                 raise InvalidConfigError(f"{name} must be a bool", expected="true or false", got=repr(value))
+
+    @property
+    def publishing(self) -> PublishTerms | None:
+        """What readers without a full grant draft from; None: from everything, as those with one."""
+        if not self.min_principals:
+            return None
+        return PublishTerms(
+            self.min_principals,
+            DEFAULT_MATCH if self.match is None else self.match,
+            DEFAULT_PUBLISH_SECONDS if self.publish_every_seconds is None else self.publish_every_seconds,
+        )
 
     def over(self, above: Policy) -> Policy:
         """This policy with the unset fields taken from ``above``."""
@@ -109,6 +167,11 @@ class Policies:
         """Whether any policy sets a time to live."""
         return any(policy.ttl_seconds for policy in (self.default, *self._trie.values()))
 
+    @property
+    def publishes(self) -> bool:
+        """Whether any policy sets ``min_principals``."""
+        return any(policy.min_principals for policy in (self.default, *self._trie.values()))
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyTable:
@@ -123,6 +186,9 @@ class PolicyTable:
     ttl: Any = None
     pinned: bool | None = None
     no_store: bool | None = None
+    min_principals: Any = None
+    match: Any = None
+    publish_every: Any = None
 
     def __post_init__(self) -> None:
         self.policy()
@@ -133,7 +199,17 @@ class PolicyTable:
         _require_int("max_bytes", max_bytes, 1, UNLIMITED, 'bytes, as 1073741824, "1 GiB" or "unlimited"')
         ttl = _quantity(self.ttl, _SPANS)
         _require_int("ttl", ttl, 0, _MAX_TTL_SECONDS, 'seconds, as 3600, "7d" or 0 for never')
-        return Policy(max_bytes, ttl, self.pinned, self.no_store)
+        every = _quantity(self.publish_every, _SPANS)
+        _require_int("publish_every", every, 1, _MAX_PUBLISH_SECONDS, 'seconds, as 300 or "5m"')
+        return Policy(
+            max_bytes,
+            ttl,
+            self.pinned,
+            self.no_store,
+            min_principals=self.min_principals,
+            match=self.match,
+            publish_every_seconds=every,
+        )
 
 
 def bytes_of(value: Any) -> Any:

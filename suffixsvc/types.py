@@ -161,13 +161,14 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class OutputOutline:
-    """The fields of a :class:`StoredOutput` that eviction needs; cheap to read in bulk."""
+    """The fields of a :class:`StoredOutput` that are cheap to read in bulk."""
 
     output_id: OutputId
     written_at: float  #: seconds since the epoch, in store time
     tokens: int
     ttl_seconds: int
     corpus: bool
+    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ class Caller:
         """Whether the caller has a right on a namespace."""
         return right in self._rights.rights(self.principal, path)
 
+    def sees_all(self, path: str) -> bool:
+        """Whether the caller may see all that a namespace holds, also where its policy has
+        ``min_principals``."""
+        return self.may(Right.FOLLOW, path)
+
     def may_see(self, path: str) -> bool:
         """Whether the caller has any right on a namespace, and so may know of it."""
         return bool(self._rights.rights(self.principal, path))

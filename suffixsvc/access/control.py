@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from suffixsvc.access.caller import Caller
+from suffixsvc.access.grants import Grants
 from suffixsvc.access.policy_file import PolicyFile, read_policy_file
 from suffixsvc.access.principals import EVERY, OPERATOR, Right
 from suffixsvc.access.rate_limits import PrincipalLimits, RateLimiter
@@ -102,10 +103,13 @@ class AccessControl:
         self._listeners.append(listener)
 
     def make_public(self, paths: Sequence[str]) -> None:
-        """Let every principal read and follow namespaces: those that sessions read by default."""
+        """Let every principal read and follow namespaces: those that sessions read by default.
+
+        Of a namespace whose policy has ``min_principals`` they read the published runs.
+        """
         with self._lock:
             self._public = tuple(paths)
-            self._grants = self._policy.access.grants.with_public(self._public)
+            self._grants = self._with_public(self._policy)
 
     # ------------------------------------------------------------------------------------ authentication
 
@@ -227,13 +231,20 @@ class AccessControl:
         log.info("the policy file was read again", file=str(self._policy_path))
         return True
 
+    def _with_public(self, policy: PolicyFile) -> Grants:
+        rights = {
+            path: Right.READ if policy.policies.of(path).min_principals else Right.FOLLOW
+            for path in self._public
+        }
+        return policy.access.grants.with_public(rights)
+
     def _use_tokens(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._required = self._required or len(tokens) > 0
 
     def _use_policy(self, policy: PolicyFile) -> None:
         self._policy = policy
-        self._grants = policy.access.grants.with_public(self._public)
+        self._grants = self._with_public(policy)
         own = policy.access.limits
         self._default_limits = own.get(EVERY, _UNLIMITED)
         self._limits = {name: limits.over(self._default_limits) for name, limits in own.items()}

@@ -43,29 +43,30 @@ class Grants:
 
     Args:
         grants: of all principals; "*" stands for every principal, and as a path for every namespace.
-        public: namespaces that every principal may read and follow: those that sessions read by default.
+        public: rights of every principal on namespaces besides the grants: on those that sessions read by
+            default.
 
     Raises:
         InvalidConfigError: the name of a principal is invalid.
         InvalidNamespaceError: a path is.
     """
 
-    def __init__(self, grants: Iterable[Grant] = (), public: Iterable[str] = ()) -> None:
+    def __init__(self, grants: Iterable[Grant] = (), public: Mapping[str, Right] | None = None) -> None:
         self._grants = tuple(grants)
         self._tries: dict[str, pygtrie.Trie] = {}
         for grant in self._grants:
             if grant.principal != EVERY:
                 validate_principal(grant.principal)
             self._add(grant)
-        for path in public:
-            self._add(Grant(EVERY, Right.FOLLOW, path))
+        for path, right in (public or {}).items():
+            self._add(Grant(EVERY, right, path))
 
     def __len__(self) -> int:
         return len(self._grants)
 
-    def with_public(self, paths: Iterable[str]) -> Grants:
-        """The same grants, and namespaces that every principal may read and follow."""
-        return Grants(self._grants, paths)
+    def with_public(self, public: Mapping[str, Right]) -> Grants:
+        """The same grants, and rights of every principal on namespaces."""
+        return Grants(self._grants, public)
 
     def rights(self, principal: str, path: str) -> frozenset[Right]:
         """The rights of a principal on a namespace."""

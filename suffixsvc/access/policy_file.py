@@ -3,6 +3,7 @@
 [default]                        limits of every namespace (policies.py)
 [namespaces."acme"]              limits of acme and everything below it
 max_bytes = "4 GiB"
+min_principals = 3               readers without follow draft from what 3 principals wrote (docs/security.md)
 
 [principals."sql-agents"]        what a principal may do outside its own prefix
 read = ["acme/shared"]

@@ -20,9 +20,9 @@ MAX_PRINCIPAL_BYTES: Final = 64
 class Right(enum.Enum):
     """A right on a namespace. ADMIN includes all others, FOLLOW includes READ."""
 
-    READ = "read"  #: draft from it, read its statistics
+    READ = "read"  #: draft from it, or from what it publishes; read its statistics
     WRITE = "write"  #: store outputs in it
-    FOLLOW = "follow"  #: copy it whole: followers, exports
+    FOLLOW = "follow"  #: see all of it, and copy it: followers, exports
     ADMIN = "admin"  #: delete from it
 
     @property

@@ -23,6 +23,8 @@ from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.engine.namespace import EngineParts, Namespace
 from suffixsvc.engine.outputs.output_log import OutputLog
+from suffixsvc.engine.publishing.files import PublishedFiles
+from suffixsvc.engine.publishing.publisher import Publisher
 from suffixsvc.engine.sealing.eraser import Eraser
 from suffixsvc.engine.sealing.maintenance import Maintenance
 from suffixsvc.engine.sealing.sealer import Sealer
@@ -65,6 +67,12 @@ def _open_store(
         migrate=migrate,
         lsns_from_clock=ids_from_clock,
     )
+
+
+def _stop_threads(publisher: Publisher, maintenance: Maintenance | None) -> None:
+    publisher.stop()
+    if maintenance is not None:
+        maintenance.stop()
 
 
 class SuffixCache(ClosedOnExit):
@@ -125,14 +133,27 @@ class SuffixCache(ClosedOnExit):
                 maintenance = Maintenance(
                     sealer, catalog, limits.seal_tokens, outputs.finish_removals, eraser, start=background
                 )
-                # for a cache that is never closed, when neither it nor a handle or session of it is left;
-                # runs before the store's finalizer
-                self._stop_maintenance = weakref.finalize(sessions, maintenance.stop)
             #: the log, for readers that follow it
             self.feed = LogFeed(store, catalog, close_guard)
-            deleter = Deleter(store, catalog, close_guard, outputs, sessions)
+            folder = None if store.segment_folder is None else store.segment_folder.parent
+            publisher = Publisher(
+                store, catalog, PublishedFiles(folder), self._sync_point, background=background
+            )
+            # for a cache that is never closed, when neither it nor a handle or session of it is left;
+            # runs before the store's finalizer
+            self._stop_threads = weakref.finalize(sessions, _stop_threads, publisher, maintenance)
+            deleter = Deleter(store, catalog, close_guard, outputs, sessions, publisher)
             self._parts = EngineParts(
-                store, close_guard, catalog, outputs, outputs.quotas, sessions, deleter, eraser, maintenance
+                store,
+                close_guard,
+                catalog,
+                outputs,
+                outputs.quotas,
+                sessions,
+                deleter,
+                eraser,
+                publisher,
+                maintenance,
             )
         except BaseException:
             store.close()
@@ -214,6 +235,7 @@ class SuffixCache(ClosedOnExit):
                     pass  # an earlier call deleted it, and was interrupted after that
                 finally:
                     self._parts.outputs.finish_removals()
+                    self._parts.publisher.withdraw(path)
                 if sealer is not None:
                     sealer.loader.remove_all(index)
             self._parts.quotas.usage.drop(index)
@@ -292,10 +314,25 @@ class SuffixCache(ClosedOnExit):
     def set_policies(self, policies: Policies) -> None:
         """Replace the policies of namespaces, also of existing ones.
 
-        A lower limit or time to live takes effect with the next write, :meth:`evict` or :meth:`expire`.
+        A lower limit or time to live takes effect with the next write, :meth:`evict` or :meth:`expire`; what
+        readers see, with the next step of every live session.
         """
         with self._parts.close_guard.while_open():
             self._parts.catalog.set_policies(policies)
+            self._parts.publisher.apply_policies()
+            self._parts.sessions.apply_rights()
+
+    def publish(self) -> None:
+        """Build the published runs of all namespaces whose policy has ``min_principals``, now.
+
+        The background thread does it on schedule and after deletions (docs/security.md).
+
+        Raises:
+            StoreError: the log or a file failed.
+            SegmentCancelledError: the cache was closed concurrently.
+        """
+        self._parts.close_guard.require_open()
+        self._parts.publisher.publish()
 
     def evict(self, now: float | None = None) -> int:
         """Reduce every namespace to its own limit; returns how many outputs were evicted.
@@ -437,6 +474,8 @@ class SuffixCache(ClosedOnExit):
             for stats in namespaces.values():
                 for name in sums:
                     sums[name] += getattr(stats, name)
+            sums["min_principals"] = 0
+            sums["last_published"] = max((each.last_published for each in namespaces.values()), default=0.0)
             sums["limit_bytes"] = self._parts.quotas.usage.limit
             # including live sessions of deleted namespaces
             sums["sessions"] = sum(index.live_sessions for index in self._parts.catalog.in_use())
@@ -470,7 +509,12 @@ class SuffixCache(ClosedOnExit):
 
     def background_tasks(self) -> dict[str, TaskStats]:
         """Statistics of the background threads, by name."""
-        return {} if self._parts.maintenance is None else {"maintenance": self._parts.maintenance.stats()}
+        maintenance = self._parts.maintenance
+        found = {
+            "maintenance": None if maintenance is None else maintenance.stats(),
+            "publish": self._parts.publisher.stats(),
+        }
+        return {name: stats for name, stats in found.items() if stats is not None}
 
     def incomplete_outputs(self, session_id: str) -> list[IncompleteOutput]:
         """Outputs of expired or drained sessions with this id, oldest first, also from before a restart."""
@@ -514,8 +558,7 @@ class SuffixCache(ClosedOnExit):
         with self._close_lock:
             if not self._parts.close_guard.close():
                 return
-            if self._parts.maintenance is not None:
-                self._stop_maintenance()
+            self._stop_threads()
             try:
                 self._parts.sessions.reap_abandoned()
                 self._parts.catalog.save_learned()

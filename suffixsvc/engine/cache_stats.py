@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from suffixsvc.index import NamespaceStats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats(NamespaceStats):
     """Sums of :class:`NamespaceStats` over all namespaces, and statistics of the store.
 
     ``limit_bytes`` is the limit of the whole cache, Limits.max_cache_bytes; ``sessions`` and
-    ``session_bytes`` include the live sessions of deleted namespaces.
+    ``session_bytes`` include the live sessions of deleted namespaces. ``min_principals`` is 0,
+    ``last_published`` the latest.
     """
 
     namespaces: int

@@ -60,6 +60,8 @@ class Catalog:
     ) -> None:
         self._store = store
         self._policies = _require_policies(policies)
+        #: whether a policy has ``min_principals``
+        self.publishes = policies.publishes
         self._limits = limits
         self._starting_weights = starting_weights
         #: told when a session of any namespace has written tokens
@@ -153,6 +155,15 @@ class Catalog:
             except UnknownNamespaceError:
                 raise namespace_being_deleted(index.path) from None
 
+    def adopt(self, index: NamespaceIndex, tokenizer: str) -> None:
+        """Give a namespace that the log does not hold the tokenizer of the runs that it publishes.
+
+        It replaces one that a session has bound: a session without an output must not lock out others.
+        """
+        with self._lock:
+            if not (index.stored or index.writes):
+                index.tokenizer = tokenizer
+
     def _require_capacity(self) -> None:
         if len(self) >= self._limits.max_namespaces:
             raise LimitExceededError(
@@ -175,10 +186,16 @@ class Catalog:
         self._weak[path] = index
         return index
 
+    @property
+    def policies(self) -> Policies:
+        """The policies of all paths."""
+        return self._policies
+
     def set_policies(self, policies: Policies) -> None:
         """Replace the policies of all namespaces, existing ones included."""
         with self._lock:
             self._policies = _require_policies(policies)
+            self.publishes = policies.publishes
             for index in (*self._strong.values(), *self._weak.values()):
                 index.quota.policy = policies.of(index.path)
 

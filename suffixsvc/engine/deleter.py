@@ -4,6 +4,7 @@
     barrier     what selected sessions closed before that is in the log
     log         the learned tables first, then the selected rows, each with a request to erase them
     index       texts removed, learned tables replaced by the initial ones
+    published   runs that may contain selected text are withdrawn, and built again
 
 The bytes on the disk are the second stage (``suffixsvc.engine.sealing.eraser``).
 """
@@ -14,6 +15,7 @@ from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.outputs.output_log import OutputLog
+from suffixsvc.engine.publishing.publisher import Publisher
 from suffixsvc.errors import UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.selection import Selection
@@ -30,6 +32,7 @@ class Deleter:
         close_guard: guard of the cache's close.
         outputs: the outputs of the cache.
         sessions: its live sessions.
+        publisher: of its published runs.
     """
 
     def __init__(
@@ -39,9 +42,10 @@ class Deleter:
         close_guard: CloseGuard,
         outputs: OutputLog,
         sessions: LiveSessions,
+        publisher: Publisher,
     ) -> None:
         self._store, self._catalog, self._close_guard = store, catalog, close_guard
-        self._outputs, self._sessions = outputs, sessions
+        self._outputs, self._sessions, self._publisher = outputs, sessions, publisher
 
     def delete(self, selection: Selection, *, superseded: bool = False) -> Deletion:
         """Delete what a selection takes. See ``SuffixCache.delete``."""
@@ -79,7 +83,10 @@ class Deleter:
                 return 0
             if index.stored:  # before the rows: the tables must not outlive them
                 self._catalog.drop_learned(index)
-            deleted = self._outputs.forget_many(index.path, ids, erase=True)
+            try:
+                deleted = self._outputs.forget_many(index.path, ids, erase=True)
+            finally:  # a failed deletion may have deleted a part
+                self._publisher.withdraw(index.path)
         except UnknownNamespaceError:
             if index.deleted:  # concurrently, with all that was selected
                 return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from suffixsvc.engine.limits.size_estimates import predicted_bytes
 from suffixsvc.engine.outputs.output_log import OutputLog
 from suffixsvc.errors import InvalidNamespaceError, LimitExceededError, unknown_namespace
 from suffixsvc.index import Abandoned, NamespaceIndex, Session
+from suffixsvc.index.hot_index import SeesAll, sees_everything
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.types import Labels, NewOutput, TokenArray
 
@@ -40,6 +42,7 @@ class LiveSessions:
         self.live = 0
         self._count_lock = threading.Lock()
         self._abandoned: Abandoned = deque()
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._default_reads: tuple[str, ...] = ()
 
     def read_by_default(self, paths: Sequence[str], tokenizers: Mapping[str, str]) -> None:
@@ -85,6 +88,7 @@ class LiveSessions:
         private: bool = False,
         principal: str = "",
         session_id: str = "",
+        sees_all: SeesAll = sees_everything,
     ) -> Session:
         """Open a session and bind its tokenizer; see
         :meth:`~suffixsvc.engine.namespace.Namespace.open_session`."""
@@ -114,16 +118,27 @@ class LiveSessions:
                         private=private or bool(index.quota.policy.no_store),
                         principal=principal,
                         session_id=session_id,
+                        sees_all=sees_all,
                     )
             except BaseException:
                 self._closed(index)
                 raise
+            with self._count_lock:
+                self._sessions.add(session)
+            session.apply_rights()  # again: a change of rights before that did not find it
             try:
                 self._catalog.bind(index, tokenizer)
             except BaseException:
                 session.close(commit=False)
                 raise
             return session
+
+    def apply_rights(self) -> None:
+        """Let every live session draft from what its reader may see at this moment."""
+        with self._count_lock:
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.apply_rights()
 
     def reap_abandoned(self) -> None:
         """End the sessions that were garbage-collected without close(); their text is retracted."""

@@ -21,11 +21,13 @@ from suffixsvc.engine.limits.quota_manager import QuotaManager
 from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.ngrams import count_ngrams
 from suffixsvc.engine.outputs.output_log import OutputLog
+from suffixsvc.engine.publishing.publisher import Publisher
 from suffixsvc.engine.sealing.eraser import Eraser
 from suffixsvc.engine.sealing.maintenance import Maintenance
 from suffixsvc.engine.sealing.sealer import Sealer
 from suffixsvc.errors import unknown_namespace
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
+from suffixsvc.index.hot_index import SeesAll, sees_everything
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.policies import Policy
 from suffixsvc.selection import Selection
@@ -50,6 +52,7 @@ class EngineParts:
     sessions: LiveSessions
     deleter: Deleter
     eraser: Eraser
+    publisher: Publisher
     #: None in a cache in memory, which has no segments
     maintenance: Maintenance | None
 
@@ -101,6 +104,7 @@ class Namespace:
         private: bool = False,
         principal: str = "",
         session_id: str = "",
+        sees_all: SeesAll = sees_everything,
     ) -> Session:
         """Begin a generation.
 
@@ -114,6 +118,9 @@ class Namespace:
                 closing it stores nothing. So is every session of a namespace whose policy is ``no_store``.
             principal: who writes, stored with the output; "": the operator.
             session_id: stored with the output, at most 200 bytes; "": none.
+            sees_all: whether who reads the drafts has a full grant on the namespace at a path. Without it, a
+                namespace whose policy has ``min_principals`` is read through its published runs only. Asked
+                again when policies are set.
 
         Raises:
             InvalidTokensError, InvalidLabelsError, InvalidInputError (``principal``, ``session_id``),
@@ -130,6 +137,7 @@ class Namespace:
             private=private,
             principal=validate_principal(principal),
             session_id=check_session_id(session_id),
+            sees_all=sees_all,
         )
 
     def add_output(
@@ -263,6 +271,10 @@ class Namespace:
     def policy(self) -> Policy:
         """The effective policy: of every setting the one nearest to this path."""
         return self._index.quota.policy
+
+    def restricts(self, sees_all: SeesAll) -> bool:
+        """Whether a reader (:meth:`open_session`) drafts from the published runs only."""
+        return self._index.restricts(sees_all)
 
     def learned_weights(self) -> bytes:
         """The learned counters and weights, as initial weights of other namespaces.

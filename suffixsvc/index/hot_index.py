@@ -17,6 +17,7 @@ from suffixsvc.index.engine_state import MaintenanceState, Quota
 from suffixsvc.index.lru_index import LruIndex
 from suffixsvc.index.namespace_stats import StepCounts
 from suffixsvc.index.output_use import OutputUse
+from suffixsvc.index.published import Published
 from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
 from suffixsvc.index.writer_ids import WriterIds
@@ -27,6 +28,15 @@ from suffixsvc.values import as_int
 #: maximum context length in tokens; longer contexts are not distinguished
 MAX_CONTEXT = 64
 _REFUSAL_LOG_SECONDS = 60.0
+
+
+#: whether a reader may see everything that the namespace at a path holds
+SeesAll = Callable[[str], bool]
+
+
+def sees_everything(_path: str) -> bool:
+    """A reader with a full grant on every namespace."""
+    return True
 
 
 def require_ngram_length(n: int) -> int:
@@ -117,6 +127,7 @@ class HotIndex:
         #: writes and removals for which index and log differ
         self._in_flight = 0
         self._changes = 0
+        self._published: Published | None = None
         #: texts of sessions that are not closed
         self._live: set[LiveText] = set()
 
@@ -182,6 +193,37 @@ class HotIndex:
         self._outputs += sign
         self.hot_tokens += sign * len(output.token_ids)
         self._positions += sign * positions_of(output)
+
+    # ---------------------------------------------------------------------------------- what readers see
+
+    @property
+    def published(self) -> Published:
+        """The published runs; made on first use."""
+        with self._lock:
+            if self._published is None:
+                self._published = Published(MAX_CONTEXT, self._weights)
+            return self._published
+
+    def withdraw_published(self) -> None:
+        """Take published runs out of use, and reset what drafting learned from them."""
+        with self._lock:
+            published = self._published
+        if published is not None:
+            published.withdraw()
+            published.unlearn()
+
+    def restricts(self, sees_all: SeesAll) -> bool:
+        """Whether a reader drafts from the published runs only."""
+        return bool(self.quota.policy.min_principals) and not sees_all(self.path)
+
+    def source(self, sees_all: SeesAll) -> Index:
+        """The native index that a reader drafts from: this one, or that of the published runs."""
+        return self.published.index if self.restricts(sees_all) else self.index
+
+    @property
+    def changes(self) -> int:
+        """A number that rises whenever outputs are added or deleted."""
+        return self._changes
 
     # ------------------------------------------------------------------------------------------- counters
 

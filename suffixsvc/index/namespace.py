@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from suffixsvc.core.segments import Segment
 from suffixsvc.errors import IndexCorruptError
@@ -211,7 +212,20 @@ class NamespaceIndex(HotIndex):
                 refused_outputs=self._refused,
                 session_bytes=session_bytes,
                 **self.step_counts()._asdict(),
+                **self._published_stats(),
             )
+
+    def _published_stats(self) -> dict[str, Any]:
+        terms = self.quota.policy.publishing
+        if terms is None:
+            return {}
+        current = self.published.current
+        return {
+            "min_principals": terms.min_principals,
+            "published_runs": 0 if current is None else current.record.outputs,
+            "published_tokens": 0 if current is None else current.record.tokens,
+            "last_published": self.published.last_built,
+        }
 
     def consistency_snapshot(self) -> ConsistencySnapshot | None:
         """Counts of the hot index; None while a write or a removal is in flight."""

@@ -48,6 +48,11 @@ class NamespaceStats:
     verify_steps: float  #: cost of the executed steps beyond that of plain steps, in plain steps
     avoided_seconds: float  #: time of the plain steps that accepted tokens replaced
     verify_seconds: float  #: time of verify_steps
+    #: principals that a published run needs; 0: readers without a full grant draft from everything, too
+    min_principals: int = 0
+    published_runs: int = 0
+    published_tokens: int = 0  #: of these runs
+    last_published: float = 0.0  #: time of their last build, seconds since the epoch; 0: there was none
 
 
 class StepCounts(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,10 +15,11 @@ import structlog
 
 from suffixsvc import core
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
-from suffixsvc.index.hot_index import require_ngram_length
+from suffixsvc.index.hot_index import SeesAll, require_ngram_length, sees_everything
 from suffixsvc.index.live_text import TextPiece, pieces_of
 from suffixsvc.index.namespace import NamespaceIndex
 from suffixsvc.index.pending_commit import Commit, CommittedIds, PendingCommit, TextOrigin
+from suffixsvc.index.published import PrincipalLearner
 from suffixsvc.index.session_calls import (
     DraftParams,
     as_feedback,
@@ -75,10 +77,13 @@ class Session:
         private: bool = False,
         principal: str = "",
         session_id: str = "",
+        sees_all: SeesAll = sees_everything,
     ) -> None:
         self._namespace = namespace
-        self._read_namespaces = list(reads)  # kept alive by this reference
-        self._reads = [r.index for r in reads]
+        self._read_namespaces = [namespace, *reads]  # kept alive by this reference
+        self._sees_all = sees_all
+        self._sources: list[core.Index] = []
+        self._sources_lock = threading.Lock()
         self._labels, self._principal, self._session_id = dict(labels), principal, session_id
         self._limits = limits
         #: most tokens of a decode step: a whole draft and one more token
@@ -89,13 +94,15 @@ class Session:
         self._closed = False
         self._output_id: OutputId | None = None
         writer = next_writer()
-        self._native = core.Session(
-            namespace.index, self._reads, namespace.learner, writer, PROMPT_TAIL_TOKENS
-        )
+        self._native = core.Session(namespace.index, [], namespace.learner, writer, PROMPT_TAIL_TOKENS)
+        self._learner: core.Learner = namespace.learner
+        #: holds the learned tables of a session that drafts from published runs
+        self._tables: PrincipalLearner | None = None
         self._stepper = core.SessionStepper(self._native, namespace.counters, limits.max_session_tokens)
         origin = TextOrigin(session_id, self._labels, principal, self._stepper.stop_learning)
         self._pending_commit = PendingCommit(namespace, self._native, writer, commit, origin)
         self._lock = self._pending_commit.lock
+        self.apply_rights()  # before its text: nothing is drafted or learned
         self._require_capacity(len(prompt) + len(output))
         # before its text is in the index, so that a deletion finds it
         namespace.add_live(self._pending_commit)
@@ -225,9 +232,8 @@ class Session:
             self._require_open()
             self._require_capacity(len(tokens))
             text = self.token_ids()
-            scratch = core.Session(
-                None, [self._namespace.index, *self._reads], self._namespace.learner, next_writer(), 0
-            )
+            with self._sources_lock:
+                scratch = core.Session(None, self._sources, self._learner, next_writer(), 0)
             scratch.append_context(np.concatenate([text, tokens[overlap(text, tokens) :]]))
             self._stepper.forget_draft()
             width, _, as_tree = params
@@ -251,6 +257,21 @@ class Session:
         with self._lock:
             self._require_open()
             self._pending_commit.retract()
+
+    def apply_rights(self) -> None:
+        """Draft from what the session's reader may see at this moment, from the next step on."""
+        with self._sources_lock:
+            sources = [each.source(self._sees_all) for each in self._read_namespaces]
+            if sources == self._sources:
+                return
+            own = self._namespace
+            if sources[0] is own.index:
+                self._tables, self._learner = None, own.learner
+            else:
+                self._tables = own.published.learner(self._principal)
+                self._learner = self._tables.native
+            self._native.read_from(sources, self._learner)
+            self._sources = sources
 
     def attach(self, slot: core.SessionSlot, verify_cost: VerifyCost) -> None:
         """Let a dispatcher take this session's steps from now on. The caller holds the slot's mutex."""

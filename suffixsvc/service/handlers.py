@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch", "backup")
 #: of the statistics of a namespace, those in which the rates of other namespaces show
 _OF_THE_SERVICE: Final = ("last_lsn", "store_bytes")
+#: of the statistics of a namespace with ``min_principals``, those that readers without a full grant get
+_PUBLISHED: Final = ("min_principals", "published_runs", "published_tokens", "last_published")
 #: exports that are counted or read: each holds a thread, files and disk space while its client reads
 MAX_EXPORTS = 4
 
@@ -318,8 +320,8 @@ class Handlers:
                 namespace = self._cache.find_namespace(record.path)
                 if namespace is None:  # deleted since, or its deletion has begun
                     continue
-                may_read = caller.may(Right.READ, record.path)
-                counts = shared_fields(pb.NamespaceInfo, namespace.stats()) if may_read else {}
+                may_count = caller.may(Right.READ, record.path) and not namespace.restricts(caller.sees_all)
+                counts = shared_fields(pb.NamespaceInfo, namespace.stats()) if may_count else {}
                 reply.namespaces.add(path=record.path, tokenizer=record.tokenizer, **counts)
         return reply
 
@@ -336,7 +338,10 @@ class Handlers:
         """
         if request.namespace:
             caller.require(Right.READ, request.namespace)
-            reply = _stats_reply(self._require_namespace(request.namespace).stats())
+            namespace = self._require_namespace(request.namespace)
+            reply = _stats_reply(namespace.stats())
+            if namespace.restricts(caller.sees_all):
+                return pb.GetStatsReply(**{name: getattr(reply, name) for name in _PUBLISHED})
             reply.followers.extend(self.followers.stats(request.namespace, caller))
             if not caller.may_everywhere(Right.ADMIN):
                 for shared in _OF_THE_SERVICE:

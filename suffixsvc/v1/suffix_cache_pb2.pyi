@@ -437,7 +437,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class GetStatsReply(_message.Message):
-    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "num_session_drafts", "num_namespace_drafts", "num_session_draft_tokens", "num_namespace_draft_tokens", "num_session_accepted_tokens", "num_namespace_accepted_tokens", "num_no_context", "num_not_worth_cost", "num_over_limit", "expected_tokens", "verify_steps", "avoided_seconds", "verify_seconds", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks", "store_reopened", "store_defects", "erasure_due", "followers", "store_queue", "live_lost", "dropped_log_lines")
+    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "num_session_drafts", "num_namespace_drafts", "num_session_draft_tokens", "num_namespace_draft_tokens", "num_session_accepted_tokens", "num_namespace_accepted_tokens", "num_no_context", "num_not_worth_cost", "num_over_limit", "expected_tokens", "verify_steps", "avoided_seconds", "verify_seconds", "min_principals", "published_runs", "published_tokens", "last_published", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks", "store_reopened", "store_defects", "erasure_due", "followers", "store_queue", "live_lost", "dropped_log_lines")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -470,6 +470,10 @@ class GetStatsReply(_message.Message):
     VERIFY_STEPS_FIELD_NUMBER: _ClassVar[int]
     AVOIDED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     VERIFY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MIN_PRINCIPALS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_RUNS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LAST_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     EXPIRY_GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UNKEPT_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     LOST_SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -514,6 +518,10 @@ class GetStatsReply(_message.Message):
     verify_steps: float
     avoided_seconds: float
     verify_seconds: float
+    min_principals: int
+    published_runs: int
+    published_tokens: int
+    last_published: float
     expiry_grace_seconds: int
     unkept_sessions: int
     lost_sessions: int
@@ -526,7 +534,7 @@ class GetStatsReply(_message.Message):
     store_queue: int
     live_lost: int
     dropped_log_lines: int
-    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., num_session_drafts: _Optional[int] = ..., num_namespace_drafts: _Optional[int] = ..., num_session_draft_tokens: _Optional[int] = ..., num_namespace_draft_tokens: _Optional[int] = ..., num_session_accepted_tokens: _Optional[int] = ..., num_namespace_accepted_tokens: _Optional[int] = ..., num_no_context: _Optional[int] = ..., num_not_worth_cost: _Optional[int] = ..., num_over_limit: _Optional[int] = ..., expected_tokens: _Optional[float] = ..., verify_steps: _Optional[float] = ..., avoided_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., erasure_due: bool = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ..., store_queue: _Optional[int] = ..., live_lost: _Optional[int] = ..., dropped_log_lines: _Optional[int] = ...) -> None: ...
+    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., num_session_drafts: _Optional[int] = ..., num_namespace_drafts: _Optional[int] = ..., num_session_draft_tokens: _Optional[int] = ..., num_namespace_draft_tokens: _Optional[int] = ..., num_session_accepted_tokens: _Optional[int] = ..., num_namespace_accepted_tokens: _Optional[int] = ..., num_no_context: _Optional[int] = ..., num_not_worth_cost: _Optional[int] = ..., num_over_limit: _Optional[int] = ..., expected_tokens: _Optional[float] = ..., verify_steps: _Optional[float] = ..., avoided_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., min_principals: _Optional[int] = ..., published_runs: _Optional[int] = ..., published_tokens: _Optional[int] = ..., last_published: _Optional[float] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., erasure_due: bool = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ..., store_queue: _Optional[int] = ..., live_lost: _Optional[int] = ..., dropped_log_lines: _Optional[int] = ...) -> None: ...
 
 class BackgroundTask(_message.Message):
     __slots__ = ("name", "runs", "failures", "failures_in_a_row", "last_success", "last_error", "alive")

@@ -33,20 +33,25 @@ INCLUDED: Mapping[Right, set[Right]] = {
 }
 
 
-def _oracle(grants: list[Grant], public: list[str], principal: str, path: str) -> set[Right]:
+def _oracle(grants: list[Grant], public: dict[str, Right], principal: str, path: str) -> set[Right]:
     found: set[Right] = set()
     if f"{path}/".startswith(f"{principal}/"):
         found = set(Right)
-    for grant in [*grants, *(Grant(EVERY, Right.FOLLOW, each) for each in public)]:
+    for grant in [*grants, *(Grant(EVERY, right, each) for each, right in public.items())]:
         of_principal = grant.principal in (principal, EVERY)
         if of_principal and (grant.path == EVERY or f"{path}/".startswith(f"{grant.path}/")):
             found |= INCLUDED[grant.right]
     return found
 
 
-@given(GRANTS, st.lists(PATHS, max_size=2), st.sampled_from(NAMES), PATHS)
+@given(
+    GRANTS,
+    st.dictionaries(PATHS, st.sampled_from([Right.READ, Right.FOLLOW]), max_size=2),
+    st.sampled_from(NAMES),
+    PATHS,
+)
 def test_rights_are_those_of_the_oracle(
-    grants: list[Grant], public: list[str], principal: str, path: str
+    grants: list[Grant], public: dict[str, Right], principal: str, path: str
 ) -> None:
     built = Grants(grants).with_public(public)
     expected = _oracle(grants, public, principal, path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from store_testing import NS, Clock, make_output
@@ -25,6 +27,12 @@ def test_an_outline_is_what_was_stored_less_the_text(store: Store, clock: Clock)
         OutputOutline(4, clock.now, 3, 0, False),
     ]
     assert [row.output_id for row in store.outline("other")] == [2]
+
+
+def test_an_outline_names_the_principals(store: Store) -> None:
+    outputs = [replace(make_output([n]), principal=name) for n, name in enumerate(["ann", "", "bob", "ann"], 1)]
+    store.append(outputs).result()
+    assert [row.principal for row in store.outline(NS)] == ["ann", "", "bob", "ann"]
 
 
 def test_an_outline_of_many_outputs_has_each_of_them_once(
@@ -56,7 +64,7 @@ def test_an_outline_of_a_damaged_record_is_refused_by_name() -> None:
     good = log_records.encode_log(
         log_records.LogRecord(42, keys.PayloadKey(7, bytes(16), 1), 5, 10**15, 60, True, True, tail, {})
     )
-    assert log_records.outline_of(good, 42) == (5, 10**15, 60, True)
+    assert log_records.outline_of(good, 42) == (5, 10**15, 60, True, 0)
     foreign, newer = b"XXXX" + good[4:], good[:4] + b"\3" + good[5:]
     for bad, lsn in ((good[:40], 42), (b"", 42), (foreign, 42), (good, 43), (newer, 42)):
         with pytest.raises(StoreCorruptError, match=f"log record {lsn}"):

@@ -59,14 +59,16 @@ def explain(
     }
     policy = read.policies.of(namespace)
     limits = {name: value for name, value in asdict(policy).items() if value is not None}
+    # as Caller.sees_all decides it
+    published_only = bool(policy.min_principals and reasons[Right.READ] and not reasons[Right.FOLLOW])
     if as_json:
         rights = {right.value: given for right, given in reasons.items()}
-        typer.echo(
-            json.dumps({"principal": principal, "namespace": namespace, "rights": rights, "limits": limits})
-        )
+        found = {"principal": principal, "namespace": namespace, "rights": rights, "limits": limits}
+        typer.echo(json.dumps(found | {"published_runs_only": published_only}))
         return
     for right, given in reasons.items():
-        typer.echo(f"{right.value}\t{'yes: ' + '; '.join(given) if given else 'no'}")
+        only = "published runs only, " if right is Right.READ and published_only else ""
+        typer.echo(f"{right.value}\t{f'yes: {only}' + '; '.join(given) if given else 'no'}")
     for name, value in limits.items():
         typer.echo(f"{name}\t{value}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -61,6 +62,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield f"follower {follower['follower_id']}", _described(follower)
         elif name == "limit_bytes" and not value:
             yield name, "no limit"
+        elif name == "last_published":
+            yield name, datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds") if value else "never"
         elif isinstance(value, bool):
             yield name, "yes" if value else "no"
         elif isinstance(value, float):

@@ -117,6 +117,12 @@ class ServiceStats:
     verify_steps: float = 0.0
     avoided_seconds: float = 0.0
     verify_seconds: float = 0.0
+    #: principals that a published run of the namespace needs (docs/security.md); 0: none is published
+    min_principals: int = 0
+    published_runs: int = 0
+    published_tokens: int = 0
+    #: time of the last build of these runs, seconds since the epoch
+    last_published: float = 0.0
     #: of the namespace, or of the whole service
     followers: tuple[FollowerStats, ...] = ()
     #: live sessions whose close failed; this field and all after it are of the whole service only

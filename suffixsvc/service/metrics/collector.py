@@ -108,6 +108,12 @@ class ServiceCollector(Collector):
         yield from _by_namespace(CounterMetricFamily, metrics.NAMESPACE_COUNTERS, series)
         gauges = {path: _values(metrics.NAMESPACE_GAUGES, each) for path, each in stats.items()}
         yield from _by_namespace(GaugeMetricFamily, metrics.NAMESPACE_GAUGES, grouped_sums(gauges, series))
+        publishing = {
+            path: _values(metrics.PUBLISHED_GAUGES, each)
+            for path, each in stats.items()
+            if each.min_principals and path in series
+        }
+        yield from _by_namespace(GaugeMetricFamily, metrics.PUBLISHED_GAUGES, publishing)
         sealed = {path: (each.tokens - each.hot_tokens,) for path, each in stats.items()}
         reading = (Reading(metrics.SEGMENT_TOKENS, ""),)
         yield from _by_namespace(GaugeMetricFamily, reading, grouped_sums(sealed, series))

@@ -80,6 +80,19 @@ NAMESPACE_GAUGES: Final = (
     Reading(Metric("segments", "Sealed segments."), "segments"),
     Reading(Metric("segment_bytes", "Bytes of the files of sealed segments."), "segment_bytes"),
 )
+#: gauges of a namespace with ``min_principals``, unless its series is that of many; fields of NamespaceStats
+PUBLISHED_GAUGES: Final = (
+    Reading(Metric("min_principals", "Principals that a published run needs."), "min_principals"),
+    Reading(Metric("published_runs", "Published runs."), "published_runs"),
+    Reading(Metric("published_tokens", "Tokens of published runs."), "published_tokens"),
+    Reading(
+        Metric(
+            "published_timestamp_seconds",
+            "Time of the last build of published runs, since the epoch; 0: there was none.",
+        ),
+        "last_published",
+    ),
+)
 #: of the namespaces together, or one of which there are too many to name
 SEGMENT_TOKENS: Final = Metric("segment_tokens", "Tokens of stored outputs that are in a segment.")
 

@@ -116,6 +116,7 @@ class SessionRegistry:
                 private=request.private,
                 principal=entry.caller.principal,
                 session_id=entry.name.stored,
+                sees_all=entry.caller.sees_all,
             )
         except BaseException:
             self.table.remove_unopened(entry)

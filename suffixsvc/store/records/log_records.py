@@ -139,8 +139,8 @@ def decode_log(raw: bytes, lsn: int) -> LogRecord:
     )
 
 
-def outline_of(raw: bytes, lsn: int) -> tuple[int, int, int, bool]:
-    """Decode only (tokens, time written, TTL, corpus) of a log record; StoreCorruptError.
+def outline_of(raw: bytes, lsn: int) -> tuple[int, int, int, bool, int]:
+    """Decode only (tokens, time written, TTL, corpus, principal) of a log record; StoreCorruptError.
 
     The checksum is not verified, so that a whole log can be scanned quickly.
     """
@@ -149,7 +149,8 @@ def outline_of(raw: bytes, lsn: int) -> tuple[int, int, int, bool]:
     if version not in (1, 2):
         raise corrupt(f"{where}: unknown record version", "1 or 2", version)
     require_same(where, "LSN", lsn, own_lsn)
-    return tokens, written_us, ttl, bool(flags & _CORPUS)
+    principal = _LOG_2.peek(raw, where)[-3] if version == 2 else 0
+    return tokens, written_us, ttl, bool(flags & _CORPUS), principal
 
 
 def _decode_labels(raw: bytes, count: int, where: str) -> dict[str, str]:

@@ -145,8 +145,10 @@ class ReadView:
         for lsn in self.lsns(number, first, limit=limit):
             raw = self.tables.get("log", keys.log_key(lsn))
             if raw is not None:
-                tokens, written_us, ttl_seconds, corpus = log_records.outline_of(raw, lsn)
-                found.append(OutputOutline(lsn, written_us / _MICROSECONDS, tokens, ttl_seconds, corpus))
+                tokens, written_us, ttl_seconds, corpus, number_of = log_records.outline_of(raw, lsn)
+                principal = self.principals.name_of(number_of) or ""
+                written_at = written_us / _MICROSECONDS
+                found.append(OutputOutline(lsn, written_at, tokens, ttl_seconds, corpus, principal))
         return found
 
     def select(

@@ -143,6 +143,7 @@ Columns columns(const std::vector<DraftToken>& draft, std::string_view sources);
 
 void bind_driver(nb::module_& m);
 void bind_ngrams(nb::module_& m);
+void bind_publishing(nb::module_& m);
 void bind_segments(nb::module_& m);
 void bind_steps(nb::module_& m);
 

@@ -67,6 +67,7 @@ NB_MODULE(_ext, m) {
     bind_driver(m);
     bind_segments(m);
     bind_ngrams(m);
+    bind_publishing(m);
 
     nb::class_<IndexStats>(m, "IndexStats")
         .def_ro("nodes", &IndexStats::nodes)
@@ -158,6 +159,7 @@ NB_MODULE(_ext, m) {
         .def(nb::init<std::shared_ptr<Index>, std::vector<std::shared_ptr<Index>>, std::shared_ptr<Learner>,
                       std::uint32_t, std::uint32_t>(),
              "own"_a.none(), "reads"_a, "learner"_a, "writer"_a, "tail_tokens"_a)
+        .def("read_from", &Session::read_from, "namespaces"_a, "learner"_a, Released())
         .def("append_context", &Session::append_context, "tokens"_a, Released())
         .def("append", &Session::append, "tokens"_a, "learns"_a, Released())
         .def("record_step", &Session::record_step, "step_cost"_a, "tokens"_a, Released())

@@ -20,19 +20,44 @@ Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>>
                  std::shared_ptr<Learner> learner, std::uint32_t writer, std::uint32_t tail_tokens)
     : own_(std::move(own)), learner_(std::move(learner)), writer_(writer), tail_tokens_(tail_tokens) {
     if (writer & kManyWriters) throw std::invalid_argument("writer must be below 2**31");
-    if (own_) namespaces_.push_back(own_);
-    for (auto& r : reads)
-        if (std::find(namespaces_.begin(), namespaces_.end(), r) == namespaces_.end())
-            namespaces_.push_back(std::move(r));
-    if (namespaces_.size() > kMaxNamespaces)
-        throw std::invalid_argument("namespaces must be at most 8, the own one included");
+    if (own_) reads.insert(reads.begin(), own_);
     local_.emplace(kLocalContext, false);
     sources_.writer = writer;
-    sources_.indexes.push_back(&*local_);
-    for (const auto& n : namespaces_) sources_.indexes.push_back(n.get());
+    set_namespaces(std::move(reads));
     view_.run.fill(0);
-    epochs_.assign(namespaces_.size(), 0);
     local_end_.epoch = local_->epoch();
+    update_held_bytes();
+}
+
+// Duplicates are left out. All cursors have to be looked up afterwards: no index has epoch 0.
+void Session::set_namespaces(std::vector<std::shared_ptr<Index>> namespaces) {
+    std::vector<std::shared_ptr<Index>> distinct;
+    for (auto& each : namespaces)
+        if (std::find(distinct.begin(), distinct.end(), each) == distinct.end())
+            distinct.push_back(std::move(each));
+    if (distinct.size() > kMaxNamespaces)
+        throw std::invalid_argument("namespaces must be at most 8, the own one included");
+    namespaces_ = std::move(distinct);
+    sources_.indexes.assign(1, &*local_);
+    for (const auto& each : namespaces_) sources_.indexes.push_back(each.get());
+    epochs_.assign(namespaces_.size(), 0);
+    sealed_ = {};
+    sources_.sealed = nullptr;
+}
+
+void Session::read_from(std::vector<std::shared_ptr<Index>> namespaces, std::shared_ptr<Learner> learner) {
+    const std::scoped_lock lock(mutex_);
+    if (ended_) return;
+    set_namespaces(std::move(namespaces));
+    learner_ = std::move(learner);
+    const Cursor local = view_.cursors[0];
+    view_.cursors = {};
+    view_.cursors[0] = local;
+    view_.sealed = 0;
+    drop_recoveries(view_);
+    // What was drafted from other namespaces is not learned from.
+    proposed_.clear();
+    root_known_ = false;
     update_held_bytes();
 }
 

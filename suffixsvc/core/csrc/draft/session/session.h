@@ -73,6 +73,11 @@ class Session {
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
+    // Drafts from these namespaces from now on, and learns in `learner`. What the session writes goes into
+    // its own namespace as before, whether or not that is one of them. Any thread: it waits for a running
+    // step. At most kMaxNamespaces.
+    void read_from(std::vector<std::shared_ptr<Index>> namespaces, std::shared_ptr<Learner> learner);
+
     // Appends tokens that the model did not write: prompt, tool results, messages.
     void append_context(std::span<const Token> tokens);
     // Appends tokens that the model wrote. `learns` is false if they were learned from before (a
@@ -138,6 +143,7 @@ class Session {
     void update_held_bytes();
     void release_written();
     void require_live() const;
+    void set_namespaces(std::vector<std::shared_ptr<Index>> namespaces);
     void sync_cursors(std::span<const Token> added);
     void insert(Token token);
     void learn_proposed(std::span<const Token> truth);
@@ -145,7 +151,7 @@ class Session {
 
     mutable std::mutex mutex_;
     std::shared_ptr<Index> own_;
-    std::vector<std::shared_ptr<Index>> namespaces_;  // own first
+    std::vector<std::shared_ptr<Index>> namespaces_;  // that it drafts from, own first
     std::shared_ptr<Learner> learner_;
     std::uint32_t writer_;
     std::uint32_t tail_tokens_;
