@@ -17,7 +17,7 @@ In a file (access/policy_file.py):
     [namespaces."acme/secret"]             nothing is stored, sessions draft from what they write themselves
     no_store = true
 
-    [namespaces."pool"]                    without a full grant: only runs of 16 tokens that 3 principals wrote
+    [namespaces."pool"]                    readers without follow get runs that 3 principals wrote
     min_principals = 3
     match = 16
     publish_every = "5m"
@@ -113,7 +113,9 @@ class Policy:
         _require_int("max_bytes", self.max_bytes, 1, UNLIMITED)
         _require_int("ttl_seconds", self.ttl_seconds, 0, _MAX_TTL_SECONDS)
         if self.min_principals != 0 or type(self.min_principals) is not int:
-            _require_int("min_principals", self.min_principals, 2, _MAX_PRINCIPALS, "2 or more, or 0 for none")
+            _require_int(
+                "min_principals", self.min_principals, 2, _MAX_PRINCIPALS, "2 or more, or 0 for none"
+            )
         _require_int("match", self.match, MIN_MATCH, _MAX_MATCH, "a number of tokens")
         _require_int("publish_every_seconds", self.publish_every_seconds, 1, _MAX_PUBLISH_SECONDS, "seconds")
         for name, value in (("pinned", self.pinned), ("no_store", self.no_store)):

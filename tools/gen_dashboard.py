@@ -165,6 +165,21 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Segments", "short", ((gauge("segments"), "{{namespace}}"),)),
             Panel("Bytes of segments", "bytes", ((gauge("segment_bytes"), "{{namespace}}"),)),
             Panel(
+                "Published runs",
+                "short",
+                (
+                    (gauge("published_runs"), "{{namespace}}"),
+                    (gauge("published_tokens"), "tokens of {{namespace}}"),
+                    (gauge("min_principals"), "principals of {{namespace}}"),
+                ),
+                "Of namespaces whose readers without a full grant draft from them.",
+            ),
+            Panel(
+                "Time since published runs were built",
+                "s",
+                ((f"time() - {gauge('published_timestamp_seconds')} < 1e6", "{{namespace}}"),),
+            ),
+            Panel(
                 "Evicted and refused outputs",
                 "short",
                 (

@@ -220,10 +220,15 @@ class Catalog:
     def readable(self, path: str, tokenizer: str) -> NamespaceIndex:
         """A namespace that sessions of this tokenizer may draft from.
 
+        One that publishes runs need not exist: only those below it may be written to.
+
         Raises:
             UnknownNamespaceError, TokenizerMismatchError.
+            LimitExceededError: too many namespaces.
         """
         index = self.get(validate_namespace(path))
+        if index is None and self._policies.of(path).publishing is not None:
+            index = self.open(path, "")
         if index is None or index.deleted:
             raise unknown_namespace(path)
         _require_tokenizer(path, tokenizer, index.tokenizer, "Read only namespaces of the same tokenizer.")

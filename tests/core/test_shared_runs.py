@@ -26,8 +26,9 @@ def shared_runs(texts: list[Text], principals: int, least: int) -> list[Run]:
         least,
     )
     assert dropped == 0
-    ends = np.cumsum(lengths).tolist()
-    return [tuple(tokens[end - size : end].tolist()) for end, size in zip(ends, lengths.tolist(), strict=True)]
+    if not len(lengths):
+        return []
+    return [tuple(part.tolist()) for part in np.split(tokens, np.cumsum(lengths.astype(np.int64))[:-1])]
 
 
 def agrees(texts: list[Text], principals: int, least: int) -> None:
@@ -49,9 +50,7 @@ def _numbered(texts: list[Text]) -> list[Text]:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 4), st.lists(st.integers(0, 2), max_size=18)), min_size=1, max_size=9
-    ),
+    st.lists(st.tuples(st.integers(0, 4), st.lists(st.integers(0, 2), max_size=18)), min_size=1, max_size=9),
     st.integers(2, 4),
     st.integers(1, 4),
 )

@@ -30,7 +30,9 @@ def test_an_outline_is_what_was_stored_less_the_text(store: Store, clock: Clock)
 
 
 def test_an_outline_names_the_principals(store: Store) -> None:
-    outputs = [replace(make_output([n]), principal=name) for n, name in enumerate(["ann", "", "bob", "ann"], 1)]
+    outputs = [
+        replace(make_output([n]), principal=name) for n, name in enumerate(["ann", "", "bob", "ann"], 1)
+    ]
     store.append(outputs).result()
     assert [row.principal for row in store.outline(NS)] == ["ann", "", "bob", "ann"]
 

@@ -1,1 +1,1 @@
-"""Published runs of namespaces with ``min_principals``: what their readers without a full grant draft from."""
+"""Published runs of namespaces with ``min_principals``: collecting texts, building, withdrawing."""

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-
 import structlog
 
 from suffixsvc.core import _ext
@@ -340,7 +339,7 @@ class Publisher:
 
 
 def _texts(tokens: np.ndarray, lengths: np.ndarray) -> Iterator[SegmentText]:
-    """The runs as texts of a segment: each once, numbered in their order, which says nothing of their writers."""
+    """The runs as texts of a segment: each once, numbered in their order, which discloses no writer."""
     start = 0
     for number, length in enumerate(lengths.tolist()):
         yield SegmentText(tokens[start : start + length], 0, number + 1)

@@ -186,6 +186,7 @@ void stress_segments(const StressArguments& arguments);
 void stress_union(const StressArguments& arguments);
 void stress_ngrams(const StressArguments& arguments);
 void stress_words(const StressArguments& arguments);
+void stress_publishing(const StressArguments& arguments);
 void stress_driver(const StressArguments& arguments);
 
 }  // namespace suffixsvc

@@ -12,9 +12,9 @@ int main(int argc, char** argv) try {
     const struct {
         std::string name;
         void (*run)(const StressArguments&);
-    } tests[] = {{"index", stress_index},  {"steps", stress_steps},   {"segments", stress_segments},
-                 {"union", stress_union},  {"ngrams", stress_ngrams}, {"words", stress_words},
-                 {"driver", stress_driver}};
+    } tests[] = {{"index", stress_index},           {"steps", stress_steps},   {"segments", stress_segments},
+                 {"union", stress_union},           {"ngrams", stress_ngrams}, {"words", stress_words},
+                 {"publishing", stress_publishing}, {"driver", stress_driver}};
     for (const auto& [name, run] : tests) {
         if (argc > 4 && name != argv[4]) continue;
         run(arguments);

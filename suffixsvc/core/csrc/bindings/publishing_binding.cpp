@@ -11,9 +11,8 @@ void suffixsvc::bind_publishing(nb::module_& m) {
         [](std::span<const Token> tokens, std::span<const std::uint64_t> lengths,
            std::span<const std::uint32_t> principals, std::uint32_t min_principals, std::uint32_t min_length,
            SegmentJob& job) {
-            SharedRuns found = released([&] {
-                return shared_runs({tokens, lengths, principals}, min_principals, min_length, job);
-            });
+            SharedRuns found = released(
+                [&] { return shared_runs({tokens, lengths, principals}, min_principals, min_length, job); });
             return std::tuple(to_numpy(std::move(found.tokens)), to_numpy(std::move(found.lengths)),
                               found.dropped);
         },

@@ -21,10 +21,9 @@ void validate(const PrincipalTexts& in, std::uint32_t min_principals, std::uint3
         throw FileFault::invalid("principals must have one element per text",
                                  std::to_string(in.lengths.size()), std::to_string(in.principals.size()));
     if (in.tokens.size() > kMaxSharedTokens || in.lengths.size() > kMaxSharedTokens)
-        throw FileFault::invalid("texts must be limited",
-                                 "at most " + std::to_string(kMaxSharedTokens) + " tokens and texts",
-                                 std::to_string(in.tokens.size()) + " tokens, " +
-                                     std::to_string(in.lengths.size()) + " texts");
+        throw FileFault::invalid(
+            "texts must be limited", "at most " + std::to_string(kMaxSharedTokens) + " tokens and texts",
+            std::to_string(in.tokens.size()) + " tokens, " + std::to_string(in.lengths.size()) + " texts");
     std::uint64_t left = in.tokens.size();
     for (const std::uint64_t length : in.lengths) {
         if (length > left) throw FileFault::invalid("lengths must add up to the number of tokens");

@@ -39,7 +39,7 @@ struct PrincipalTexts {
 struct SharedRuns {
     std::vector<Token> tokens;           // of all runs, concatenated
     std::vector<std::uint64_t> lengths;  // of each run, in lexicographic order of their tokens
-    std::uint64_t dropped = 0;           // shorter runs that are left out, because the result would be too large
+    std::uint64_t dropped = 0;  // shorter runs that are left out, because the result would be too large
 };
 
 // min_principals: 2 or more; min_length: 1 or more, shorter runs are not returned. If the runs together would

@@ -46,7 +46,8 @@ SuffixArray suffix_array(std::vector<std::uint32_t> codes, std::size_t depth, Se
     for (std::size_t known = 1; known < depth; known *= 2) {
         job.poll();
         std::size_t at = 0;
-        for (std::size_t i = n - std::min(known, n); i < n; ++i) by_second[at++] = static_cast<std::uint32_t>(i);
+        for (std::size_t i = n - std::min(known, n); i < n; ++i)
+            by_second[at++] = static_cast<std::uint32_t>(i);
         for (const std::uint32_t position : out.order)
             if (position >= known) by_second[at++] = static_cast<std::uint32_t>(position - known);
         sort_by_rank(by_second, out.rank, scratch, out.order);
