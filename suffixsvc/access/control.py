@@ -23,20 +23,30 @@ from suffixsvc.access.policy_file import PolicyFile, read_policy_file
 from suffixsvc.access.principals import EVERY, OPERATOR, Right
 from suffixsvc.access.rate_limits import PrincipalLimits, RateLimiter
 from suffixsvc.access.tokens import TokenFile, Tokens
+from suffixsvc.access.user_tickets import TICKET_PREFIX, UserTickets
 from suffixsvc.errors import InvalidConfigError, UnauthenticatedError
 from suffixsvc.policies import Policies
 from suffixsvc.runtime.file_signature import file_signature
+from suffixsvc.transport.peer_credentials import REPORTS_USERS
+from suffixsvc.transport.user_tickets import TicketMessage
 
 log = structlog.get_logger(__name__)
 
 _UNLIMITED: Final = PrincipalLimits()
 _REMEDY: Final = "Send the header 'authorization: Bearer TOKEN'; `suffixsvc token create` makes a token."
 
+_TICKET_REMEDY: Final = (
+    "A client of this release fetches a ticket of its user beside the socket; others send the header "
+    "'authorization: Bearer TOKEN'."
+)
+#: permissions of a unix socket that only the server's own user can open
+OWNER_ONLY: Final = 0o600
+
 
 class Peer(enum.Enum):
     """Where a call came from."""
 
-    OWN_USER = "a unix socket that only the service's own user can open"
+    UNIX_SOCKET = "a unix socket"
     LOOPBACK = "a loopback address"
     NETWORK = "another machine"
 
@@ -49,9 +59,11 @@ class AccessControl:
         policy: policy file; None: no limits, and every principal has its own prefix only.
         insecure_network: callers from other machines are treated as those of this one.
         required: callers must be authenticated even while no token and no principal is named.
+        socket_mode: permissions of the server's unix sockets. If other users can open them, all callers must
+            be authenticated, and those at a unix socket prove their user with a ticket (user_tickets.py).
 
     Raises:
-        InvalidConfigError: a file is invalid.
+        InvalidConfigError: a file is invalid, or this system does not report the users of sockets.
     """
 
     def __init__(
@@ -61,14 +73,23 @@ class AccessControl:
         *,
         insecure_network: bool = False,
         required: bool = False,
+        socket_mode: int = OWNER_ONLY,
     ) -> None:
+        if socket_mode != OWNER_ONLY and not REPORTS_USERS:
+            raise InvalidConfigError(
+                "--socket-mode must be 0600: this system does not report the users of sockets",
+                got=f"{socket_mode:04o}",
+                remedy="Listen on HOST:PORT, with tokens.",
+            )
         self._token_file = tokens
         self._policy_path = policy
         self._insecure_network = insecure_network
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], object]] = []
         self._public: tuple[str, ...] = ()
-        self._required = required
+        self.socket_mode = socket_mode
+        self._tickets = UserTickets() if self.shares_sockets else None
+        self._required = required or self.shares_sockets
         self.rates = RateLimiter()
         # signatures first: a change while a file is read is found by the next refresh
         self._token_signature = file_signature(None if tokens is None else tokens.path)
@@ -77,16 +98,21 @@ class AccessControl:
         self._use_policy(PolicyFile() if policy is None else read_policy_file(policy))
 
     @property
+    def shares_sockets(self) -> bool:
+        """Whether other users can open the server's unix sockets."""
+        return self.socket_mode != OWNER_ONLY
+
+    @property
     def required(self) -> bool:
         """Whether callers must be authenticated. It stays true: a removed file opens nothing."""
         return self._required
 
     @property
     def principals(self) -> frozenset[str]:
-        """Those that a token or a certificate stands for."""
+        """Those that a token, a certificate or a user stands for."""
         policy = self._policy.access
         of_tokens = (token.principal for token in self._tokens)
-        return frozenset((*of_tokens, *policy.certificates.values()))
+        return frozenset((*of_tokens, *policy.certificates.values(), *policy.users.values()))
 
     @property
     def insecure_network(self) -> bool:
@@ -117,23 +143,26 @@ class AccessControl:
         """Return who makes a call.
 
         Args:
-            token: the presented bearer token; None: none is presented. Without a file of tokens it is
-                ignored: a client may send that of another service, and OpenAI's clients always send one.
+            token: the presented bearer token, or the ticket of a user; None: none is presented. Without a
+                file of tokens a token is ignored: a client may send that of another service, and OpenAI's
+                clients always send one.
             certificate_names: of the client's verified certificate: subject alternative names, common name.
             peer: where the call came from.
 
         Raises:
             UnauthenticatedError: the token is not valid, or neither token nor certificate names a principal.
         """
+        if token is not None and self._tickets is not None and token.startswith(TICKET_PREFIX):
+            return self._caller_of_ticket(self._tickets.user_of(token), peer)
         if token is not None and self._token_file is not None:
             return self._caller_of_token(token)
         of_certificate = self._policy.access.certificates
         for name in certificate_names:
             if (principal := of_certificate.get(name)) is not None:
                 return self._caller(principal, f"certificate {name}")
-        if peer is Peer.OWN_USER:
+        if peer is Peer.UNIX_SOCKET and self._tickets is None:
             return self._caller(OPERATOR, f"user {os.geteuid()}")
-        open_to = peer is Peer.LOOPBACK or self._insecure_network
+        open_to = peer is not Peer.NETWORK or self._insecure_network
         if open_to and not self._required:
             return self._caller(OPERATOR, "none")
         raise UnauthenticatedError(
@@ -141,7 +170,7 @@ class AccessControl:
             got=f"none, from {peer.value}"
             if not certificate_names
             else f"certificate of {certificate_names[0]!r}",
-            remedy=_REMEDY,
+            remedy=_TICKET_REMEDY if peer is Peer.UNIX_SOCKET else _REMEDY,
         )
 
     def is_valid(self, caller: Caller) -> bool:
@@ -151,7 +180,35 @@ class AccessControl:
             return self._tokens.holds(name, datetime.now(UTC))
         if kind == "certificate":
             return self._policy.access.certificates.get(name) == caller.principal
-        return kind == "user" or not self._required
+        if kind == "user":
+            return self._tickets is None or self._principal_of_user(int(name)) == caller.principal
+        return not self._required
+
+    def identify_user(self, uid: int) -> TicketMessage:
+        """The answer of an identity socket to a user."""
+        if self._tickets is None or self._principal_of_user(uid) is None:
+            return TicketMessage(uid, None)
+        return TicketMessage(uid, self._tickets.issue(uid), self._tickets.lifetime_s)
+
+    def _principal_of_user(self, uid: int) -> str | None:
+        """The operator for the server's own user and for root, who can read its files."""
+        return OPERATOR if uid in (0, os.geteuid()) else self._policy.access.users.get(uid)
+
+    def _caller_of_ticket(self, uid: int | None, peer: Peer) -> Caller:
+        principal = None if uid is None else self._principal_of_user(uid)
+        if uid is None or peer is not Peer.UNIX_SOCKET:
+            raise UnauthenticatedError(
+                "the ticket of a user must be a current one of this service, presented at its unix socket",
+                got="one that is expired, or of another server" if uid is None else f"one from {peer.value}",
+                remedy="Fetch a ticket at the identity socket beside the unix socket.",
+            )
+        if principal is None:
+            raise UnauthenticatedError(
+                f"a principal must have the user id {uid}",
+                got="none",
+                remedy=f'An operator can name one: [principals."NAME"] uids = [{uid}].',
+            )
+        return self._caller(principal, f"user {uid}")
 
     def _caller_of_token(self, presented: str) -> Caller:
         found = self._tokens.find(presented, datetime.now(UTC))
@@ -243,6 +300,13 @@ class AccessControl:
         self._required = self._required or len(tokens) > 0
 
     def _use_policy(self, policy: PolicyFile) -> None:
+        own_user = policy.access.users.get(os.geteuid())
+        if own_user is not None:
+            raise InvalidConfigError(
+                f"uids of the principal {own_user!r} must not have the server's own user: it is the operator",
+                got=os.geteuid(),
+                remedy="Run the server as another user.",
+            )
         self._policy = policy
         self._grants = self._with_public(policy)
         own = policy.access.limits

@@ -43,7 +43,7 @@ def peer_of(name: str) -> Peer:
     """Where a call came from, by gRPC's name of its peer."""
     kind, _, address = name.partition(":")
     if kind == "unix":
-        return Peer.OWN_USER
+        return Peer.UNIX_SOCKET
     return peer_at(unquote(address.rpartition(":")[0]).strip("[]"))
 
 

@@ -11,6 +11,7 @@ write = ["acme/shared/sql"]
 follow = []
 admin = []
 certificates = ["sql.acme.example"]
+uids = [1001]                    users of the machine, at a unix socket that they can open
 requests_per_second = 2000       limits of what it sends (rate_limits.py)
 tokens_per_second = 1e6
 max_sessions = 200
@@ -25,7 +26,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from suffixsvc.access.grants import Grants, grants_of
 from suffixsvc.access.principals import EVERY, Right, validate_principal
@@ -33,6 +34,11 @@ from suffixsvc.access.rate_limits import PrincipalLimits
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
 from suffixsvc.policies import Policies, PolicyTable, bytes_of
+
+#: user id that stands for none
+_NO_UID: Final = 2**32 - 1
+#: user id that the kernel reports for users that have none in this process's user namespace
+_OVERFLOW_UID: Final = 65534
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class AccessPolicy:
         limits: of principals that have a table; that of "*" is the default of all others.
         principals: those that the file names.
         certificates: subject alternative name or common name of a client's certificate -> principal.
+        users: user id -> principal.
         required: callers must be authenticated; False: no principal is named, and callers need not be.
     """
 
@@ -51,6 +58,7 @@ class AccessPolicy:
     limits: Mapping[str, PrincipalLimits] = field(default_factory=dict)
     principals: tuple[str, ...] = ()
     certificates: Mapping[str, str] = field(default_factory=dict)
+    users: Mapping[int, str] = field(default_factory=dict)
     required: bool = False
 
 
@@ -79,7 +87,8 @@ def read_policy_file(file: str | os.PathLike[str]) -> PolicyFile:
             Grants(grants),
             {name: table.limits() for name, table in named.items()},
             tuple(name for name in named if name != EVERY),
-            _of_certificates(named),
+            _principals_of(named, "certificates"),
+            _principals_of(named, "uids"),
             required=read.principals is not None,
         ),
     )
@@ -92,6 +101,7 @@ class _PrincipalTable:
     follow: list[str] = field(default_factory=list)
     admin: list[str] = field(default_factory=list)
     certificates: list[str] = field(default_factory=list)
+    uids: list[int] = field(default_factory=list)
     requests_per_second: float | None = None
     tokens_per_second: float | None = None
     max_sessions: int | None = None
@@ -107,7 +117,14 @@ class _PrincipalTable:
                     "certificates must be names in certificates, without spaces around them",
                     got=repr(name)[:80],
                 )
-
+        for uid in self.uids:
+            if not 0 < uid < _NO_UID or uid == _OVERFLOW_UID:
+                raise InvalidConfigError(
+                    f"uids must be ids of users, neither 0 (root is the operator) nor {_OVERFLOW_UID} (the "
+                    "kernel reports it for users of other user namespaces)",
+                    expected=f"1 to {_NO_UID - 1}",
+                    got=uid,
+                )
         self.limits()
 
     def limits(self) -> PrincipalLimits:
@@ -130,11 +147,12 @@ class _File:
         for name, table in (self.principals or {}).items():
             if name != EVERY:
                 validate_principal(name, f'principals."{name}"')
-            elif table.certificates:
+            elif table.certificates or table.uids:
                 raise InvalidConfigError(
-                    'principals."*" must not have certificates', remedy="Name a principal for them."
+                    'principals."*" must not have certificates or uids', remedy="Name a principal for them."
                 )
-        _of_certificates(self.principals or {})
+        for key in ("certificates", "uids"):
+            _principals_of(self.principals or {}, key)
 
 
 def _validate_path(key: str, path: str, form: str = 'paths, or "*" for every namespace') -> None:
@@ -146,14 +164,13 @@ def _validate_path(key: str, path: str, form: str = 'paths, or "*" for every nam
         raise InvalidConfigError(f"{key} must be {form}", expected=error.expected, got=error.got) from None
 
 
-def _of_certificates(principals: Mapping[str, _PrincipalTable]) -> dict[str, str]:
-    """Certificate name -> principal. InvalidConfigError if two principals have the same name."""
-    found: dict[str, str] = {}
+def _principals_of(principals: Mapping[str, _PrincipalTable], key: str) -> dict[Any, str]:
+    """Entry of a list of the tables -> principal. InvalidConfigError if two principals have the same one."""
+    found: dict[Any, str] = {}
     for principal, table in principals.items():
-        for name in table.certificates:
-            if found.setdefault(name, principal) != principal:
+        for entry in getattr(table, key):
+            if found.setdefault(entry, principal) != principal:
                 raise InvalidConfigError(
-                    "principals must not share certificates",
-                    got=f"{name!r} of {found[name]!r} and {principal!r}",
+                    f"principals must not share {key}", got=f"{entry!r} of {found[entry]!r} and {principal!r}"
                 )
     return found

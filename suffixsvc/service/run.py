@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from suffixsvc.access.control import AccessControl
+from suffixsvc.access.control import OWNER_ONLY, AccessControl
 from suffixsvc.access.tokens import TOKENS_FILE, TokenFile
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
@@ -23,7 +23,7 @@ from suffixsvc.runtime.server_lifecycle import (
     stop_signal,
 )
 from suffixsvc.service.calls.admission import MAX_FOLLOWERS
-from suffixsvc.service.listeners.listen import TcpAddress, parse_address, prepare
+from suffixsvc.service.listeners.listen import TcpAddress, parse_address, prepare, require_unix_address
 from suffixsvc.service.logs import LogFormat, configure_logs
 from suffixsvc.service.metrics.collector import DEFAULT_NAMESPACES, service_registry
 from suffixsvc.service.metrics.http_server import READ_METRICS, MetricsServer, metrics_address
@@ -44,6 +44,8 @@ class ServeConfig:
     listen: tuple[str, ...]
     #: listen on addresses other machines can reach, without authentication or encryption
     insecure_network: bool = False
+    #: permissions of unix sockets; if others than the owner can open them, all callers need an identity
+    socket_mode: int = OWNER_ONLY
     #: certificates of TCP addresses; None: they are not encrypted
     tls: ServerTls | None = None
     #: file of the tokens; None: TOKENS_FILE in the data folder
@@ -88,8 +90,10 @@ def _serve_until_signal(config: ServeConfig) -> None:
         raise ListenError("--listen must be given at least once", expected="unix:PATH or HOST:PORT")
     require_writable_ready_file(config.ready_file)
     addresses = [parse_address(text) for text in config.listen]
+    require_unix_address(addresses, config.socket_mode)
+    secure, shared = config.insecure_network or config.tls is not None, config.socket_mode != OWNER_ONLY
     for address in addresses:  # before a recovery that may take minutes
-        prepare(address, insecure_network=config.insecure_network or config.tls is not None)
+        prepare(address, insecure_network=secure, shared=shared)
     metrics = None if config.metrics is None else metrics_address(config.metrics)
     if metrics is not None:
         prepare(metrics, insecure_network=config.insecure_network, danger=READ_METRICS)
@@ -97,6 +101,7 @@ def _serve_until_signal(config: ServeConfig) -> None:
         TokenFile(config.tokens or config.data / TOKENS_FILE),
         config.policies,
         insecure_network=config.insecure_network,
+        socket_mode=config.socket_mode,
     )
     with recovery_progress() as progress:
         cache = SuffixCache(

@@ -12,11 +12,12 @@ import grpc
 import structlog
 
 from suffixsvc.access.control import AccessControl
+from suffixsvc.access.identity_socket import IdentitySocket, binding
 from suffixsvc.access.refreshing import refreshing
 from suffixsvc.config import Limits
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.runtime.background import PeriodicTask
-from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS, owner_only_umask
+from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS
 from suffixsvc.service.calls.admission import MAX_FOLLOWERS, Admission
 from suffixsvc.service.calls.health import HealthServicer
 from suffixsvc.service.calls.interceptor import CallInterceptor
@@ -99,6 +100,7 @@ class SuffixServer:
         self._server = self._assemble(admission.threads)
         #: inodes of the socket files, by path
         self._sockets: dict[str, int] = {}
+        self._identities: list[IdentitySocket] = []
 
     def _background_tasks(self) -> list[PeriodicTask]:
         """One thread per task, so that a task that blocks or fails does not delay the others."""
@@ -147,6 +149,8 @@ class SuffixServer:
         """
         bound = [self._bind(address) for address in self._addresses]
         self._server.start()
+        for identity in self._identities:
+            identity.start()
         self._set_health(serving=True)
         self._report_durability()
         for task in self.handlers.background_tasks:
@@ -154,20 +158,27 @@ class SuffixServer:
         return bound
 
     def _bind(self, address: Address) -> str:
-        prepare(address, insecure_network=self._insecure_network or self._tls is not None)
+        secure = self._insecure_network or self._tls is not None
+        prepare(address, insecure_network=secure, shared=self._access.shares_sockets)
         try:
-            with owner_only_umask():
-                if self._tls is None or isinstance(address, UnixAddress):
-                    port = self._server.add_insecure_port(str(address))
-                else:
-                    port = self._server.add_secure_port(str(address), self._tls.credentials())
+            if isinstance(address, UnixAddress):
+                return self._bind_unix(address)
+            if self._tls is None:
+                port = self._server.add_insecure_port(str(address))
+            else:
+                port = self._server.add_secure_port(str(address), self._tls.credentials())
         except RuntimeError as error:
             raise bind_error(address, error) from None
-        if isinstance(address, UnixAddress):
+        return str(TcpAddress(address.host, port))
+
+    def _bind_unix(self, address: UnixAddress) -> str:
+        with binding(address.path, self._access) as identity:
+            self._server.add_insecure_port(str(address))
             self._sockets[address.path] = os.stat(address.path).st_ino
             require_own_socket(address)
-            return str(address)
-        return str(TcpAddress(address.host, port))
+        if identity is not None:
+            self._identities.append(identity)
+        return str(address)
 
     def drain(self) -> int:
         """Refuse new calls, give calls in flight half a second to finish, and end live sessions.
@@ -195,6 +206,8 @@ class SuffixServer:
 
     def _remove_sockets(self) -> None:
         """Remove the socket files unless another server has replaced them."""
+        for identity in self._identities:
+            identity.close()
         for path, inode in self._sockets.items():
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(path).st_ino == inode:

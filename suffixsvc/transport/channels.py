@@ -18,16 +18,18 @@ from typing import Generic, Protocol, TypeVar
 from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError
 from suffixsvc.transport.forks import FORKS
 from suffixsvc.transport.peer_credentials import CheckedSocket, ExpectedPeer, socket_path
+from suffixsvc.transport.user_tickets import UserTicket
 
 C = TypeVar("C")
 
 
 @dataclass(eq=False, slots=True)
 class SharedChannel(Generic[C]):
-    """A reference-counted channel, and its socket."""
+    """A reference-counted channel, its socket, and the ticket of this process's user there."""
 
     channel: C
     socket: CheckedSocket | None
+    ticket: UserTicket | None = None
     #: calls that have not ended
     active_calls: int = 0
 
@@ -173,7 +175,8 @@ class Channels(Generic[C]):
             return SharedChannel(self._connect(self._target), None)
         checked = CheckedSocket(self._path, self._peer)
         try:
-            return SharedChannel(self._connect(f"unix:{checked.address}"), checked)
+            ticket = UserTicket(checked, self._path, self._peer)
+            return SharedChannel(self._connect(f"unix:{checked.address}"), checked, ticket)
         except BaseException:
             checked.close()
             raise

@@ -6,6 +6,8 @@ Without one, a client takes what the environment names:
     SUFFIXSVC_TLS_CA                             certificates that sign the server's; HOST:PORT then uses TLS
     SUFFIXSVC_TLS_CERT, SUFFIXSVC_TLS_KEY        certificate of the client (mutual TLS)
     SUFFIXSVC_TLS_SERVER_NAME                    name in the server's certificate
+
+A client without a token proves its user at a unix socket that other users can open (user_tickets.py).
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from typing import Final
 
 import grpc
 
-from suffixsvc.errors import InvalidConfigError
+from suffixsvc.errors import InvalidConfigError, SuffixError, UnauthenticatedError
 from suffixsvc.runtime.file_signature import Signature, file_signature
 from suffixsvc.transport.tls import ClientTls
+from suffixsvc.transport.user_tickets import UserTicket
 
 _TOKEN: Final = "SUFFIXSVC_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN_FILE: Final = "SUFFIXSVC_TOKEN_FILE"  # noqa: S105 - the name of a variable
@@ -81,8 +84,7 @@ class ClientIdentity:
 
     def check(self, target: str) -> None:
         """Raise InvalidConfigError if a token would cross a network unencrypted to this target."""
-        has_token = self.token is not None or self.token_file is not None
-        if not has_token or self.tls is not None or self.plaintext_token or _is_of_this_machine(target):
+        if not self.has_token or self.tls is not None or self.plaintext_token or _is_of_this_machine(target):
             return
         raise InvalidConfigError(
             "a token must be sent over TLS to another machine",
@@ -91,10 +93,26 @@ class ClientIdentity:
             remedy="ClientIdentity(plaintext_token=True) sends it all the same, in a trusted network.",
         )
 
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Metadata of a call. InvalidConfigError: the token file is unreadable or malformed."""
+    @property
+    def has_token(self) -> bool:
+        """Whether calls present a token, and so no ticket of this process's user."""
+        return self.token is not None or self.token_file is not None
+
+    def credential(self, ticket: UserTicket | None = None, timeout_s: float = 1.0) -> CallCredential:
+        """What a call presents: the token, else a ticket of this process's user.
+
+        Args:
+            ticket: of the call's channel.
+            timeout_s: time for fetching a ticket, at most a second.
+
+        Raises:
+            InvalidConfigError: the token file is unreadable or malformed.
+            SuffixError: as :meth:`UserTicket.current`.
+        """
         token = self.token if self._file is None else self._file.read()
-        return () if token is None else (("authorization", f"Bearer {token}"),)
+        if token is not None or ticket is None:
+            return CallCredential(token)
+        return CallCredential(ticket.current(timeout_s), ticket)
 
     def channel(self, address: str, options: Options) -> grpc.Channel:
         """A channel to a gRPC address. InvalidConfigError: a certificate is unreadable or malformed."""
@@ -108,6 +126,30 @@ class ClientIdentity:
             return grpc.aio.insecure_channel(address, options=options)
         credentials, more = self.tls.credentials(), self.tls.options()
         return grpc.aio.secure_channel(address, credentials, options=[*options, *more])
+
+
+@dataclass(frozen=True, slots=True)
+class CallCredential:
+    """What one call presents.
+
+    Attributes:
+        token: bearer token; None: none.
+        ticket: where it is from, if it is a ticket of this process's user.
+    """
+
+    token: str | None = field(repr=False)
+    ticket: UserTicket | None = None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Metadata of the call."""
+        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+
+    def may_retry(self, error: SuffixError) -> bool:
+        """Whether the call failed because its ticket was refused, so that another one may be accepted."""
+        if self.ticket is None or not isinstance(error, UnauthenticatedError):
+            return False
+        return self.ticket.refused(self.token)
 
 
 class _TokenFile:

@@ -27,7 +27,9 @@ from typing import Final
 from suffixsvc.errors import ServiceUnavailableError
 
 _PEER_CREDENTIALS: Final[int | None] = getattr(socket, "SO_PEERCRED", None)
-_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
+#: whether this system reports the user of a unix socket's other end
+REPORTS_USERS: Final = _PEER_CREDENTIALS is not None
+_CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid
 #: timeout of a check: the backlog of the socket may be full
 _CONNECT_SECONDS: Final = 1.0
 #: paths of the open files of this process; connecting to one needs no permission for its folder
@@ -55,7 +57,7 @@ class ExpectedPeer:
     uid: int | None = None
 
 
-def _require_trusted_peer(connection: socket.socket, path: str, peer: ExpectedPeer) -> None:
+def require_trusted_peer(connection: socket.socket, path: str, peer: ExpectedPeer) -> None:
     """Check that the peer of a connection belongs to a trusted user. Nothing is sent.
 
     Args:
@@ -66,10 +68,9 @@ def _require_trusted_peer(connection: socket.socket, path: str, peer: ExpectedPe
     Raises:
         ServiceUnavailableError: the listener belongs to another user.
     """
-    if _PEER_CREDENTIALS is None:
+    uid = peer_uid(connection)
+    if uid is None:
         return
-    data = connection.getsockopt(socket.SOL_SOCKET, _PEER_CREDENTIALS, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(data)
     trusted = {os.geteuid(), 0, peer.uid, _owner_of(os.path.dirname(path) or ".")}
     if uid not in trusted:
         raise ServiceUnavailableError(
@@ -78,6 +79,15 @@ def _require_trusted_peer(connection: socket.socket, path: str, peer: ExpectedPe
             got=f"user id {uid}",
             remedy=peer.trust,
         )
+
+
+def peer_uid(connection: socket.socket) -> int | None:
+    """The user id of the other end of a unix socket, from when it connected or listened; None: not Linux."""
+    if _PEER_CREDENTIALS is None:
+        return None
+    data = connection.getsockopt(socket.SOL_SOCKET, _PEER_CREDENTIALS, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(data)
+    return int(uid)
 
 
 def _owner_of(path: str) -> int | None:
@@ -134,7 +144,7 @@ class CheckedSocket:
     @staticmethod
     def is_possible(target: str) -> bool:
         """Whether the listener of a client's target can be checked on this system."""
-        return target.startswith("unix:") and _PEER_CREDENTIALS is not None
+        return target.startswith("unix:") and REPORTS_USERS
 
     @property
     def address(self) -> str:
@@ -148,6 +158,13 @@ class CheckedSocket:
         except OSError:
             return True
         return (found.st_dev, found.st_ino) == self._identity
+
+    def is_owner_only(self) -> bool:
+        """Whether the permissions of the socket file let its owner alone connect, and root."""
+        try:
+            return os.fstat(self._descriptor).st_mode & 0o066 == 0
+        except OSError:  # closed
+            return True
 
     def close(self) -> None:
         """Close the file; the address is invalid afterwards. Idempotent."""
@@ -174,7 +191,7 @@ class CheckedSocket:
                 raise _absent(path, peer, error) from None
             except OSError as error:  # a full backlog: gRPC could connect a moment later
                 raise AbsentPeerError(f"the listener of {path} is busy", got=error) from None
-            _require_trusted_peer(probe, path, peer)
+            require_trusted_peer(probe, path, peer)
 
 
 def _absent(path: str, peer: ExpectedPeer, got: object) -> AbsentPeerError:

@@ -11,8 +11,8 @@ from suffixsvc.access.grpc_calls import peer_of
 @pytest.mark.parametrize(
     ("name", "peer"),
     [
-        ("unix:", Peer.OWN_USER),
-        ("unix:/a/b", Peer.OWN_USER),
+        ("unix:", Peer.UNIX_SOCKET),
+        ("unix:/a/b", Peer.UNIX_SOCKET),
         ("ipv4:127.0.0.1:80", Peer.LOOPBACK),
         ("ipv6:[::1]:80", Peer.LOOPBACK),
         ("ipv6:%5B::1%5D:8", Peer.LOOPBACK),

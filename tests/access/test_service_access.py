@@ -63,7 +63,7 @@ def _follow(client: SuffixClient, path: str) -> None:
             watch_pb2.WatchRequest(hello=watch_pb2.WatchHello(protocol=1, follower_id="f")),
             watch_pb2.WatchRequest(follow=watch_pb2.FollowNamespace(namespace=path)),
         ]
-        call: Any = stub.Watch(_held_open(requests), metadata=transport.identity.metadata())
+        call: Any = stub.Watch(_held_open(requests), metadata=transport.identity.credential().metadata)
         try:
             for reply in call:
                 kind = reply.WhichOneof("reply")
@@ -101,7 +101,7 @@ def _fetch(client: SuffixClient, path: str) -> None:
         stub = suffix_cache_pb2_grpc.SuffixCacheStub(held.channel)
         request = watch_pb2.FetchSegmentRequest(namespace=path, name="none.seg")
         try:
-            list(stub.FetchSegment(request, metadata=transport.identity.metadata()))
+            list(stub.FetchSegment(request, metadata=transport.identity.credential().metadata))
         except grpc.RpcError as error:
             raise error_from_rpc(error) from None
 

@@ -207,11 +207,11 @@ def test_an_identity_comes_from_the_environment(tmp_path: Path) -> None:
     identity = ClientIdentity.from_environment(
         {"SUFFIXSVC_TOKEN_FILE": str(file), "SUFFIXSVC_TLS_CA": "/x/ca.pem", "SUFFIXSVC_TLS_SERVER_NAME": "s"}
     )
-    assert identity.metadata() == (("authorization", "Bearer sfx_abc"),)
+    assert identity.credential().metadata == (("authorization", "Bearer sfx_abc"),)
     assert identity.tls == ClientTls(Path("/x/ca.pem"), server_name="s")
     file.write_text("sfx_next")
-    assert identity.metadata() == (("authorization", "Bearer sfx_next"),)
-    assert ClientIdentity.from_environment({"SUFFIXSVC_TOKEN": "t"}).metadata() == (
+    assert identity.credential().metadata == (("authorization", "Bearer sfx_next"),)
+    assert ClientIdentity.from_environment({"SUFFIXSVC_TOKEN": "t"}).credential().metadata == (
         ("authorization", "Bearer t"),
     )
     assert ClientIdentity.from_environment({"PATH": "/"}) == ClientIdentity()
@@ -224,7 +224,7 @@ def test_an_identity_comes_from_the_environment(tmp_path: Path) -> None:
             ClientIdentity.from_environment(wrong)
     file.unlink()
     with pytest.raises(InvalidConfigError, match="must be readable"):
-        identity.metadata()
+        identity.credential()
     assert "sfx_secret" not in repr(ClientIdentity(token="sfx_secret"))
 
 

@@ -15,6 +15,7 @@ import grpc
 import numpy as np
 import pytest
 
+from suffixsvc.access.tokens import TokenFile
 from suffixsvc.errors import SuffixError
 from suffixsvc.log_wire import WATCH_PROTOCOL
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -97,6 +98,37 @@ def test_the_lines_of_a_call_have_its_id_and_its_method(folder: Path) -> None:
     assert all(
         "request_id" not in line for line in lines if line["event"] in ("ready", "draining", "stopped")
     )
+
+
+def test_lines_name_the_principal_once_it_is_known_and_no_credential(folder: Path) -> None:
+    token = TokenFile(folder / "tokens.toml").create("sql")
+    options = ("--log-format", "json", "--verbose", "--tokens", str(folder / "tokens.toml"))
+    none = pb.GetStatsRequest(namespace="sql/none")
+    with ServeProcess(folder, *options).start() as serve, calling(serve) as calls:
+        for metadata in (
+            (),
+            (("authorization", f"Bearer {token}"),),
+            (("authorization", f"Bearer {token}x"),),
+        ):
+            with pytest.raises(grpc.RpcError):
+                calls.stub.GetStats(none, metadata=metadata, wait_for_ready=True, timeout=300)
+        stream = calls.stub.Stream(
+            iter([pb.StreamRequest(id=1)]), metadata=(("authorization", f"Bearer {token}"),)
+        )
+        assert [reply.id for reply in stream] == [1]
+        calls.refused("GetStats", none)
+        lines = lines_of(serve)
+    ended = [line.get("principal") for line in lines if line["event"] == "call ended"]
+    refused = [(line["code"], line.get("principal")) for line in lines if line["event"] == "call refused"]
+    assert ended == [None, "sql", None, "sql", None]
+    assert refused == [
+        ("UNKNOWN_NAMESPACE", None),  # the operator, at its own socket
+        ("UNKNOWN_NAMESPACE", "sql"),
+        ("UNAUTHENTICATED", None),
+        ("UNKNOWN_NAMESPACE", None),
+    ]
+    assert token not in str(lines)
+    assert token.rpartition("_")[2] not in str(lines)
 
 
 def test_every_call_has_a_line_at_debug_level(folder: Path) -> None:

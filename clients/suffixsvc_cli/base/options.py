@@ -83,7 +83,41 @@ class AccessOptions:
             self.policies,
             insecure_network=self.insecure_network,
             required=tokens is not None,
+            socket_mode=self._socket_mode,
         )
+
+    @property
+    def _socket_mode(self) -> int:
+        """Permissions of unix sockets."""
+        return SocketMode.owner.bits
+
+
+class SocketMode(StrEnum):
+    """Who can open a unix socket: the server's user, its group, or every user."""
+
+    owner = "0600"
+    group = "0660"
+    everyone = "0666"
+
+    @property
+    def bits(self) -> int:
+        """The permissions."""
+        return int(self.value, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SocketOptions(AccessOptions):
+    """Options of a server that can listen on a unix socket."""
+
+    socket_mode: SocketMode = access_option(
+        SocketMode.owner,
+        help="Permissions of unix sockets. With 0660 or 0666 other users can connect; each needs a token, "
+        "or a principal with its user id (docs/security.md).",
+    )
+
+    @property
+    def _socket_mode(self) -> int:
+        return self.socket_mode.bits
 
 
 class LogStyle(StrEnum):

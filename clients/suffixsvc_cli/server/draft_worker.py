@@ -8,7 +8,7 @@ from typing import Final
 
 from suffixsvc.verb_options import option, with_options
 from suffixsvc_cli.base.configuration import ConfigFile
-from suffixsvc_cli.base.options import AccessOptions
+from suffixsvc_cli.base.options import SocketOptions
 from suffixsvc_models.load_options import LoadOptions
 
 #: tokens of another layer's draft that are checked in one pass
@@ -16,7 +16,7 @@ _SUGGESTED_TOKENS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerOptions(LoadOptions, AccessOptions):
+class WorkerOptions(LoadOptions, SocketOptions):
     """The command line."""
 
     model: str = option(help="A GGUF file, or the name of a downloaded model (suffixsvc models list).")
@@ -61,7 +61,7 @@ def draft_worker(options: WorkerOptions, config: ConfigFile = None) -> None:
     del config  # read before the other options
     # imported here so that --help is fast
     import suffixsvc_models as models
-    from suffixsvc.service.listeners.listen import parse_address, prepare
+    from suffixsvc.service.listeners.listen import parse_address, prepare, require_unix_address
     from suffixsvc_driver.targets.llama.context_settings import ContextSettings
     from suffixsvc_driver.targets.llama.offload import Offload
     from suffixsvc_driver.workers.server.run import serve_until_signal
@@ -69,8 +69,11 @@ def draft_worker(options: WorkerOptions, config: ConfigFile = None) -> None:
 
     address = parse_address(options.listen)
     tls = options.tls()
-    prepare(address, insecure_network=options.insecure_network or tls is not None)
-    edge = WorkerEdge(options.access(), tls)
+    access = options.access()
+    require_unix_address([address], access.socket_mode)
+    secure = options.insecure_network or tls is not None
+    prepare(address, insecure_network=secure, shared=access.shares_sockets)
+    edge = WorkerEdge(access, tls)
     worker = WorkerSettings(
         queue=options.queue,
         busy_after_seconds=options.busy_after_ms / 1e3 or None,

@@ -12,7 +12,7 @@ from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.verb_options import option, with_options
 from suffixsvc_cli.base.configuration import ConfigFile
-from suffixsvc_cli.base.options import LOG_FORMAT, AccessOptions, LogStyle, access_option
+from suffixsvc_cli.base.options import LOG_FORMAT, LogStyle, SocketOptions, access_option
 
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
@@ -21,7 +21,7 @@ _LIMITS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions(AccessOptions):
+class ServeOptions(SocketOptions):
     """The command line.
 
     Raises:
@@ -159,6 +159,7 @@ def serve(options: ServeOptions, config: ConfigFile = None) -> None:
             data=options.data,
             listen=options.listen,
             insecure_network=options.insecure_network,
+            socket_mode=options.socket_mode.bits,
             tls=options.tls(),
             tokens=options.tokens,
             policies=options.policies,

@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
 
 from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError
-from suffixsvc.transport.channels import Channels
+from suffixsvc.transport.channels import Channels, SharedChannel
+from suffixsvc.transport.identity import CallCredential
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport.interface import (
     CHANNEL_OPTIONS,
+    POST_SECONDS,
     STREAM,
     client_closed,
     error_from_rpc,
@@ -51,20 +54,42 @@ class AioGrpcTransport:
 
     async def call(self, call: Call) -> Any:
         """Call a method; its reply, or every reply of a stream to ``call.take``."""
+        deadline = time.monotonic() + call.timeout_s
+        with self._channels.use() as held:
+            for last in (False, True):
+                await self._fetch_ticket(held, call.timeout_s)
+                credential = self.identity.credential(held.ticket, call.timeout_s)
+                try:
+                    with _typed_errors():
+                        return await self._call(held.channel, call, credential, deadline - time.monotonic())
+                except SuffixError as error:
+                    if last or not credential.may_retry(error):
+                        raise
+        raise AssertionError("unreachable")
+
+    @staticmethod
+    async def _call(
+        channel: grpc.aio.Channel, call: Call, credential: CallCredential, timeout_s: float
+    ) -> Any:
         kind = call.method.reply
-        with self._channels.use() as held, _typed_errors():
-            reply = start_call(held.channel, call, self.identity)
-            if call.take is None:
-                return parse(kind, await reply)
-            try:
-                async for data in reply:
-                    call.take(parse(kind, data))
-            finally:
-                reply.cancel()  # if ``take`` raised; no effect after the end
+        reply = start_call(channel, call, credential, timeout_s)
+        if call.take is None:
+            return parse(kind, await reply)
+        try:
+            async for data in reply:
+                call.take(parse(kind, data))
+        finally:
+            reply.cancel()  # if ``take`` raised; no effect after the end
+        return None
+
+    async def _fetch_ticket(self, held: SharedChannel[grpc.aio.Channel], timeout_s: float) -> None:
+        """Fetch the ticket that the next call presents, if it needs one, in a thread."""
+        if not self.identity.has_token and held.ticket is not None and held.ticket.is_due:
+            await asyncio.to_thread(held.ticket.current, timeout_s)
 
     async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Send messages on the stream and wait for a reply to each."""
-        stream = self._open_stream()
+        stream = await self._open_stream(timeout_s)
         answers = stream.send(requests)
         try:
             done, late = await asyncio.wait(answers, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
@@ -79,7 +104,7 @@ class AioGrpcTransport:
 
     async def post(self, requests: Sequence[pb.StreamRequest]) -> None:
         """Send messages on the stream; the replies are dropped."""
-        self._open_stream().post(requests)
+        (await self._open_stream(POST_SECONDS)).post(requests)
 
     async def close(self) -> None:
         """Close stream and channels. Idempotent."""
@@ -88,8 +113,11 @@ class AioGrpcTransport:
         self._channels.close()
         await asyncio.gather(*self._ending)
 
-    def _open_stream(self) -> _Stream:
+    async def _open_stream(self, timeout_s: float) -> _Stream:
         if self._stream is None or self._stream.ended:
+            with self._channels.use() as held:
+                await self._fetch_ticket(held, timeout_s)
+        if self._stream is None or self._stream.ended:  # no other task has opened one meanwhile
             self._stream = _Stream(self)
         return self._stream
 
@@ -135,7 +163,8 @@ class _Stream:
         self._channels = owner._channels
         self._held = self._channels.acquire()
         try:
-            self._call = multicallable(self._held.channel, STREAM)(metadata=owner.identity.metadata())
+            self._credential = owner.identity.credential(self._held.ticket)
+            self._call = multicallable(self._held.channel, STREAM)(metadata=self._credential.metadata)
         except BaseException:
             self._channels.release(self._held)
             raise
@@ -188,6 +217,7 @@ class _Stream:
                 )
         except grpc.RpcError as failure:
             error = error_from_rpc(failure)
+            self._credential.may_retry(error)  # the next stream then has another ticket
         except ProtocolError as failure:
             error = failure
             self._call.cancel()

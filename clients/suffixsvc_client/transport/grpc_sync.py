@@ -23,12 +23,13 @@ import grpc
 
 from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError
 from suffixsvc.transport.channels import Channels, close_channel
-from suffixsvc.transport.identity import ClientIdentity
+from suffixsvc.transport.identity import CallCredential, ClientIdentity
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport.interface import (
     CHANNEL_OPTIONS,
+    POST_SECONDS,
     SERVICE,
     STREAM,
     Forks,
@@ -82,21 +83,32 @@ class GrpcTransport:
     def call(self, call: Call) -> Any:
         """Call a method; its reply, or every reply of a stream to ``call.take``."""
         self._renew_in_child()
-        kind = call.method.reply
+        deadline = time.monotonic() + call.timeout_s
         with self._channels.use() as held:
-            try:
-                reply = start_call(held.channel, call, self.identity)
-                if call.take is None:
-                    return parse(kind, reply)
+            for last in (False, True):
+                credential = self.identity.credential(held.ticket, call.timeout_s)
                 try:
-                    for data in reply:
-                        call.take(parse(kind, data))
-                finally:
-                    reply.cancel()  # if ``take`` raised; no effect after the end
-            except grpc.RpcError as error:
-                raise error_from_rpc(error) from None
-            except ValueError as error:  # the channel was closed by another thread
-                raise client_closed(error) from None
+                    return self._call(held.channel, call, credential, deadline - time.monotonic())
+                except grpc.RpcError as error:
+                    typed = error_from_rpc(error)
+                    if last or not credential.may_retry(typed):
+                        raise typed from None
+                except ValueError as error:  # the channel was closed by another thread
+                    raise client_closed(error) from None
+        raise AssertionError("unreachable")
+
+    @staticmethod
+    def _call(channel: grpc.Channel, call: Call, credential: CallCredential, timeout_s: float) -> Any:
+        kind = call.method.reply
+        reply = start_call(channel, call, credential, timeout_s)
+        if call.take is None:
+            return parse(kind, reply)
+        try:
+            for data in reply:
+                call.take(parse(kind, data))
+        finally:
+            reply.cancel()  # if ``take`` raised; no effect after the end
+        return None
 
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Send messages on the stream and wait for a reply to each."""
@@ -106,8 +118,8 @@ class GrpcTransport:
 
     def _exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         answers: _Answers = queue.SimpleQueue()
-        ids = self._send(requests, answers)
         deadline = time.monotonic() + timeout_s
+        ids = self._send(requests, answers, timeout_s)
         try:
             return [self._answer(answers, expected, deadline, timeout_s) for expected in ids]
         except SuffixError:
@@ -120,7 +132,7 @@ class GrpcTransport:
         """Send messages on the stream; the replies are dropped."""
         self._renew_in_child()
         with self._channels.call():
-            self._send(requests, None)
+            self._send(requests, None, POST_SECONDS)
 
     def close(self) -> None:
         """Close stream and channels. Idempotent."""
@@ -132,21 +144,23 @@ class GrpcTransport:
             stream.end()
         self._channels.close()
 
-    def _send(self, requests: Sequence[pb.StreamRequest], answers: _Answers | None) -> list[int]:
+    def _send(
+        self, requests: Sequence[pb.StreamRequest], answers: _Answers | None, timeout_s: float
+    ) -> list[int]:
         with self._lock:
-            stream = self._open_stream()
+            stream = self._open_stream(timeout_s)
             ids = [next(self._ids) for _ in requests]
             for number, request in zip(ids, requests, strict=True):
                 request.id = number
                 stream.send(number, request.SerializeToString(), answers)
         return ids
 
-    def _open_stream(self) -> _Stream:
+    def _open_stream(self, timeout_s: float) -> _Stream:
         self._require_open()
         stream = self._stream
         if stream is None or stream.ended:
             try:
-                stream = _Stream(self)
+                stream = _Stream(self, timeout_s)
             except (RuntimeError, ValueError) as error:  # no thread can be started; the channel was closed
                 raise ServiceUnavailableError("no stream to the service can be opened", got=error) from None
             self._stream = stream
@@ -175,7 +189,7 @@ class GrpcTransport:
 class _Stream:
     """One gRPC stream with its reader thread. The transport's lock is held for ``send`` and ``abandon``."""
 
-    def __init__(self, owner: GrpcTransport) -> None:
+    def __init__(self, owner: GrpcTransport, timeout_s: float) -> None:
         self.ended = False
         self._owner = owner
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -189,7 +203,8 @@ class _Stream:
             open_stream: Any = self._held.channel.stream_stream(
                 f"/{SERVICE}/{STREAM.name}", request_serializer=None, response_deserializer=self._receive
             )
-            self._call: Any = open_stream(iter(self._outbox.get, None), metadata=owner.identity.metadata())
+            self._credential = owner.identity.credential(self._held.ticket, timeout_s)
+            self._call: Any = open_stream(iter(self._outbox.get, None), metadata=self._credential.metadata)
             undo.callback(self.end)  # otherwise gRPC's sender would wait for the outbox without end
             threading.Thread(target=self._read, name="suffixsvc-stream", daemon=True).start()
             undo.pop_all()
@@ -237,6 +252,7 @@ class _Stream:
                     break
         except Exception as failure:
             error = _stream_error(failure)
+            self._credential.may_retry(error)  # the next stream then has another ticket
         finally:
             with self._owner._lock:
                 self.ended = True

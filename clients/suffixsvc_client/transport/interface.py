@@ -18,7 +18,7 @@ from suffixsvc.errors import (
     ServiceUnavailableError,
     SuffixError,
 )
-from suffixsvc.transport.identity import ClientIdentity
+from suffixsvc.transport.identity import CallCredential
 from suffixsvc.transport.peer_credentials import ExpectedPeer, resolve_socket_paths
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.protocol.effects import METHODS, Call, Method
@@ -49,6 +49,9 @@ CHANNEL_OPTIONS: Final = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 ]
+
+#: time for a user ticket, where a stream is opened for messages without an answer
+POST_SECONDS: Final = 0.05
 
 
 class Transport(Protocol):
@@ -138,10 +141,10 @@ def multicallable(channel: Any, method: Method) -> Any:
     return getattr(channel, method.kind)(path, request_serializer=serialize, response_deserializer=None)
 
 
-def start_call(channel: Any, call: Call, identity: ClientIdentity) -> Any:
+def start_call(channel: Any, call: Call, credential: CallCredential, timeout_s: float) -> Any:
     """Begin a call."""
     request = call.request if isinstance(call.request, Message) else iter(call.request)
-    return multicallable(channel, call.method)(request, timeout=call.timeout_s, metadata=identity.metadata())
+    return multicallable(channel, call.method)(request, timeout=timeout_s, metadata=credential.metadata)
 
 
 def timed_out(timeout_s: float) -> ServiceTimeoutError:

@@ -58,14 +58,20 @@ class WatchChannel(ClosedOnExit):
         request = watch_pb2.FetchSegmentRequest(namespace=namespace, name=name, offset=offset)
         method = METHODS[watch_pb2.FetchSegmentRequest]
         with self._channels.use() as held:
-            call = multicallable(held.channel, method)(request, metadata=self._identity.metadata())
-            try:
-                for data in call:
-                    yield parse(watch_pb2.FetchSegmentReply, data).data
-            except grpc.RpcError as error:
-                raise error_from_rpc(error) from None
-            finally:
-                call.cancel()
+            for last in (False, True):
+                credential = self._identity.credential(held.ticket)
+                call = multicallable(held.channel, method)(request, metadata=credential.metadata)
+                try:
+                    for data in call:
+                        yield parse(watch_pb2.FetchSegmentReply, data).data
+                except grpc.RpcError as error:
+                    found = error_from_rpc(error)
+                    if last or not credential.may_retry(found):
+                        raise found from None
+                else:
+                    return
+                finally:
+                    call.cancel()
 
     def close(self) -> None:
         """End all calls. Idempotent."""
@@ -81,7 +87,8 @@ class WatchCall(ClosedOnExit):
         self._held = channels.acquire()
         try:
             begin = multicallable(self._held.channel, METHODS[watch_pb2.WatchRequest])
-            self._call: Any = begin(iter(self._requests.get, None), metadata=identity.metadata())
+            self._credential = identity.credential(self._held.ticket)
+            self._call: Any = begin(iter(self._requests.get, None), metadata=self._credential.metadata)
         except BaseException as error:
             channels.release(self._held)
             if isinstance(error, (RuntimeError, ValueError)):  # no thread; the channel was closed
@@ -108,7 +115,10 @@ class WatchCall(ClosedOnExit):
                     got=str(self._call.details())[:200],
                     remedy='Upgrade the service, or connect with mode="remote".',
                 ) from None
-            raise error_from_rpc(error) from None
+            found = error_from_rpc(error)
+            if self._credential.may_retry(found):  # no refusal: the next call presents another ticket
+                raise ServiceUnavailableError("the user ticket must be renewed", got=found) from None
+            raise found from None
 
     def finish(self) -> None:
         """Send nothing more: the service ends the call when it has read everything."""

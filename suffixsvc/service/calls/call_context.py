@@ -1,7 +1,8 @@
-"""Context of the log lines of a call: its request id and its method, as structlog's context variables.
+"""Context of the log lines of a call: request id, method and principal, as structlog's context variables.
 
 Every line that is logged on the call's thread carries them. Lines of other threads about a call pass
-:func:`of_this_call`, which is read on the call's thread.
+:func:`of_this_call`, which is read on the call's thread. The principal is known once the caller is
+authenticated; the operator has none in its lines.
 """
 
 from __future__ import annotations
@@ -14,30 +15,50 @@ from typing import Any
 import grpc
 import structlog
 
+from suffixsvc.access.principals import OPERATOR
 from suffixsvc.runtime.request_ids import REQUEST_ID, request_id
 
 log = structlog.get_logger(__name__)
 
 
-@contextlib.contextmanager
-def call_context(method: str, context: grpc.ServicerContext) -> Iterator[str]:
-    """Set the context for the block, which is a whole call; yields the request id.
+class CallContext:
+    """The context of one call.
 
-    The end of the block is logged at debug level.
+    Attributes:
+        request_id: of the call.
     """
+
+    def __init__(self, request_id: str, method: str) -> None:
+        self.request_id = request_id
+        self._about = {"request_id": request_id, "method": method}
+        self._tokens = dict(structlog.contextvars.bind_contextvars(**self._about))
+        self._began = time.perf_counter()
+
+    def name_principal(self, principal: str) -> None:
+        """Name the authenticated principal in further lines. The operator is not named."""
+        if principal != OPERATOR:
+            self._about["principal"] = principal
+            self._tokens.update(structlog.contextvars.bind_contextvars(principal=principal))
+
+    def end(self) -> None:
+        """Log the end of the call at debug level."""
+        seconds = round(time.perf_counter() - self._began, 6)
+        with contextlib.suppress(Exception):  # a log that cannot be written
+            log.debug("call ended", **self._about, seconds=seconds)
+        # a stream's generator may be closed outside of the context of its call
+        with contextlib.suppress(ValueError):
+            structlog.contextvars.reset_contextvars(**self._tokens)
+
+
+@contextlib.contextmanager
+def call_context(method: str, context: grpc.ServicerContext) -> Iterator[CallContext]:
+    """Set the context for the block, which is a whole call."""
     asked = next((value for key, value in context.invocation_metadata() if key == REQUEST_ID), "")
-    found = request_id(asked if isinstance(asked, str) else "")
-    began = time.perf_counter()
-    tokens = structlog.contextvars.bind_contextvars(request_id=found, method=method)
+    found = CallContext(request_id(asked if isinstance(asked, str) else ""), method)
     try:
         yield found
     finally:
-        seconds = round(time.perf_counter() - began, 6)
-        with contextlib.suppress(Exception):  # a log that cannot be written
-            log.debug("call ended", request_id=found, method=method, seconds=seconds)
-        # a stream's generator may be closed outside of the context of its call
-        with contextlib.suppress(ValueError):
-            structlog.contextvars.reset_contextvars(**tokens)
+        found.end()
 
 
 def of_this_call() -> dict[str, Any]:

@@ -133,13 +133,14 @@ class CallInterceptor(grpc.ServerInterceptor):
         Yields:
             The permit, and the arguments that the method has after its context: the caller of one of ours.
         """
-        with call_context(method, context) as request_id:
+        with call_context(method, context) as call:
             try:
                 if method.startswith(_HEALTH):  # probes have no identity, and learn a state only
                     with self._admission.acquire(method, context.cancel) as permit:
                         yield permit, ()
                     return
                 caller = caller_of(context, self._access)
+                call.name_principal(caller.principal)
                 with (
                     self._admission.acquire(method, context.cancel) as permit,
                     self.live_calls.registered(context, caller) if lasting else contextlib.nullcontext(),
@@ -148,7 +149,7 @@ class CallInterceptor(grpc.ServerInterceptor):
             except grpc.RpcError:
                 raise
             except Exception as error:
-                _abort(error, method, context, request_id)
+                _abort(error, method, context, call.request_id)
 
     # ------------------------------------------------------------------------------------------- requests
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from suffixsvc.access.control import OWNER_ONLY
 from suffixsvc.errors import ListenError
 from suffixsvc.transport.loopback import host_and_port, require_loopback, resolve
 from suffixsvc.transport.peer_credentials import socket_path
+from suffixsvc.transport.user_tickets import identity_path
 
 #: sun_path holds 108 bytes including the terminating zero
 MAX_UNIX_PATH_BYTES = 107
@@ -49,14 +52,7 @@ def parse_address(text: str) -> Address:
     """Parse ``unix:PATH`` or ``HOST:PORT``. ListenError for anything else."""
     if text.startswith("unix:"):
         path = socket_path(text)
-        size = len(os.fsencode(path))
-        if text == "unix:" or size > MAX_UNIX_PATH_BYTES:
-            raise ListenError(
-                "a unix socket path must be of a valid length",
-                expected=f"1 to {MAX_UNIX_PATH_BYTES} bytes",
-                got=f"{0 if text == 'unix:' else size} bytes",
-                remedy="Choose a shorter folder.",
-            )
+        _require_length("" if text == "unix:" else path)
         return UnixAddress(path)
     host, colon, port = text.rpartition(":")
     number = port.isascii() and port.isdigit() and len(port) <= MAX_PORT_DIGITS
@@ -67,9 +63,30 @@ def parse_address(text: str) -> Address:
     return TcpAddress(host.strip("[]"), int(port))
 
 
+def _require_length(path: str) -> None:
+    size = len(os.fsencode(path))
+    if not 0 < size <= MAX_UNIX_PATH_BYTES:
+        raise ListenError(
+            "a unix socket path must be of a valid length",
+            expected=f"1 to {MAX_UNIX_PATH_BYTES} bytes",
+            got=f"{size} bytes",
+            remedy="Choose a shorter folder.",
+        )
+
+
 def listen_error(address: Address, expected: str, got: object, remedy: str | None = None) -> ListenError:
     """The error for an address that cannot be used."""
     return ListenError(f"cannot listen on {address}", expected=expected, got=got, remedy=remedy)
+
+
+def require_unix_address(addresses: Iterable[Address], socket_mode: int) -> None:
+    """Raise ListenError if other users may open unix sockets, but there is none."""
+    if socket_mode != OWNER_ONLY and not any(isinstance(each, UnixAddress) for each in addresses):
+        raise ListenError(
+            "--socket-mode must be given with a unix socket",
+            expected="--listen unix:PATH",
+            got=f"{socket_mode:04o}, without one",
+        )
 
 
 def require_own_socket(address: UnixAddress) -> None:
@@ -97,17 +114,28 @@ def bind_error(address: Address, got: object) -> ListenError:
     return listen_error(address, "a free address", got)
 
 
-def prepare(address: Address, *, insecure_network: bool = False, danger: str = "use every namespace") -> None:
+def prepare(
+    address: Address,
+    *,
+    insecure_network: bool = False,
+    danger: str = "use every namespace",
+    shared: bool = False,
+) -> None:
     """Check that an address can be bound; removes a stale socket file.
 
     Args:
         danger: what other machines could do, for the error.
+        shared: an identity socket is bound beside a unix socket.
 
     Raises:
         ListenError: the address is in use, refused for safety, or not of this machine.
     """
     if isinstance(address, UnixAddress):
         _clear_stale_socket(address)
+        if shared:
+            identity = UnixAddress(identity_path(address.path))
+            _require_length(identity.path)
+            _clear_stale_socket(identity)
     else:
         if not insecure_network:
             require_loopback(address.host, address.port, danger)

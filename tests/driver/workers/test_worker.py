@@ -373,7 +373,8 @@ def test_garbage_on_the_wire_is_answered_typed(client: DraftWorkerClient) -> Non
         pb.WorkerDraftRequest(seq=3, session_id="a", keep=-5),
         pb.WorkerDraftRequest(seq=4, session_id="a", new_token_ids=b"\x01\x00\x00\x00", max_draft_tokens=2),
     ]
-    with client.stub() as stub:
+    with client.connected() as worker:
+        stub = worker.stub
         replies = list(stub.Draft(iter(requests), timeout=PATIENT))
     assert [r.seq for r in replies] == [1, 2, 3, 4]
     assert [r.HasField("error") for r in replies] == [True, True, True, False]

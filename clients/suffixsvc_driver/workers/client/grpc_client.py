@@ -18,7 +18,7 @@ import grpc
 
 from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError
 from suffixsvc.transport.channels import Channels, close_channel
-from suffixsvc.transport.identity import ClientIdentity
+from suffixsvc.transport.identity import CallCredential, ClientIdentity
 from suffixsvc.transport.peer_credentials import (
     AbsentPeerError,
     CheckedSocket,
@@ -27,7 +27,7 @@ from suffixsvc.transport.peer_credentials import (
 )
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
-from suffixsvc_driver.workers.client.grpc_stream import DraftStream, error_of_call
+from suffixsvc_driver.workers.client.grpc_stream import ConnectedWorker, DraftStream, error_of_call
 from suffixsvc_driver.workers.client.interface import WorkerDescription
 from suffixsvc_driver.workers.client.single import CONNECT_SECONDS, SingleWorker, require_speeds
 from suffixsvc_models.vocabulary import Vocabulary
@@ -69,14 +69,16 @@ class DraftWorkerClient(SingleWorker):
         self.identity.check(address)
 
     @contextlib.contextmanager
-    def stub(self) -> Iterator[rpc.DraftWorkerStub]:
-        """Return a stub to the process that listens now; calls must end with the block.
+    def connected(self) -> Iterator[ConnectedWorker]:
+        """Connect to the process that listens now; calls must end with the block.
 
         Raises:
             ServiceUnavailableError: no process listens, another user owns it, or the client is closed.
         """
         with self._channels.use() as held:
-            yield rpc.DraftWorkerStub(held.channel)
+            yield ConnectedWorker(
+                rpc.DraftWorkerStub(held.channel), partial(self.identity.credential, held.ticket)
+            )
 
     def _disconnect(self) -> None:
         self._channels.close()
@@ -120,12 +122,15 @@ class DraftWorkerClient(SingleWorker):
         # listens at the path later: every attempt has to check the file again.
         checked = CheckedSocket.is_possible(self.address)
         deadline = time.monotonic() + timeout_seconds
+        retried = False  # with another ticket
         while True:
+            credential = CallCredential(None)
             try:
-                with self.stub() as stub:
-                    reply: pb.DescribeReply = stub.Describe(
+                with self.connected() as worker:
+                    credential = worker.credential()
+                    reply: pb.DescribeReply = worker.stub.Describe(
                         pb.DescribeRequest(),
-                        metadata=self.identity.metadata(),
+                        metadata=credential.metadata,
                         timeout=max(0.0, deadline - time.monotonic()),
                         wait_for_ready=patient and not checked,
                     )
@@ -135,8 +140,12 @@ class DraftWorkerClient(SingleWorker):
                     raise
             except (grpc.RpcError, ValueError) as err:
                 lost = isinstance(err, grpc.Call) and err.code() is grpc.StatusCode.UNAVAILABLE
-                if not (patient and checked and lost) or time.monotonic() + _RETRY_SECONDS >= deadline:
-                    raise self._unreachable(err) from None
+                found = self._unreachable(err)
+                stale = not retried and credential.may_retry(found)
+                retried = retried or stale
+                again = stale or (patient and checked and lost)
+                if not again or time.monotonic() + _RETRY_SECONDS >= deadline:
+                    raise found from None
             time.sleep(_RETRY_SECONDS)
 
     def vocabulary(
@@ -152,10 +161,9 @@ class DraftWorkerClient(SingleWorker):
         texts: list[bytes] = []
         try:
             request = pb.GetVocabRequest(fingerprint=known.fingerprint)
-            with self.stub() as stub:
-                for chunk in stub.GetVocab(
-                    request, metadata=self.identity.metadata(), timeout=timeout_seconds
-                ):
+            with self.connected() as worker:
+                metadata = worker.credential().metadata
+                for chunk in worker.stub.GetVocab(request, metadata=metadata, timeout=timeout_seconds):
                     texts.extend(chunk.texts)
                     if len(texts) > known.size:
                         raise ProtocolError(
@@ -176,7 +184,7 @@ class DraftWorkerClient(SingleWorker):
         )
 
     def _new_channel(self) -> DraftStream:
-        return DraftStream(self.stub, self._verified_instance, self.identity.metadata)
+        return DraftStream(self.connected, self._verified_instance)
 
     def _unreachable(self, err: grpc.RpcError | ValueError) -> SuffixError:
         """``err``: gRPC raises ValueError on a closed channel."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import numpy as np
@@ -13,50 +14,60 @@ from google.protobuf.message import DecodeError
 
 from suffixsvc import wire
 from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError, UnauthenticatedError
+from suffixsvc.transport.identity import CallCredential
 from suffixsvc.types import Draft
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
 from suffixsvc_driver.workers.client.channel import WorkerChannel, WorkerReply, WorkerRequest
 
-Metadata: TypeAlias = tuple[tuple[str, str], ...]
+
+@dataclass(frozen=True, slots=True)
+class ConnectedWorker:
+    """A worker that listens now.
+
+    Attributes:
+        stub: makes calls.
+        credential: returns what a call presents. Raises SuffixError.
+    """
+
+    stub: rpc.DraftWorkerStub
+    credential: Callable[[], CallCredential]
 
 
 class DraftStream(WorkerChannel):
     """One stream.
 
     Args:
-        open_stub: context manager of a stub to the worker that listens now. Raises ServiceUnavailableError.
+        connect: context manager of the worker that listens now. Raises ServiceUnavailableError.
         verify: checks the worker's vocabulary and returns its instance id; "" if no check is required.
             Called on the stream's own thread.
-        metadata: returns that of the call. Raises InvalidConfigError.
     """
 
     def __init__(
         self,
-        open_stub: Callable[[], AbstractContextManager[rpc.DraftWorkerStub]],
+        connect: Callable[[], AbstractContextManager[ConnectedWorker]],
         verify: Callable[[], str],
-        metadata: Callable[[], Metadata],
     ) -> None:
         super().__init__("draft-stream")
-        self._open_stub = open_stub
-        self._verify, self._metadata = verify, metadata
+        self._connect, self._verify = connect, verify
         self._lock = threading.Lock()
         self._call: Any = None  # the public type of gRPC's calls lacks their methods
         self._ended = False
 
     def _serve(self) -> None:
         instance_id = self._verify()
-        with self._open_stub() as stub:
-            self._read_replies(stub, instance_id)
+        with self._connect() as worker:
+            self._read_replies(worker, instance_id)
 
-    def _read_replies(self, stub: rpc.DraftWorkerStub, instance_id: str) -> None:
+    def _read_replies(self, worker: ConnectedWorker, instance_id: str) -> None:
+        credential = CallCredential(None)
         try:
-            metadata = self._metadata()
+            credential = worker.credential()
             with self._lock:
                 if self._ended:
                     return
                 requests = map(_request_to_proto, iter(self._requests.get, None))
-                self._call = stub.Draft(requests, metadata=metadata)
+                self._call = worker.stub.Draft(requests, metadata=credential.metadata)
             for reply in self._call:
                 if instance_id and reply.instance_id not in ("", instance_id):
                     raise ServiceUnavailableError(
@@ -65,6 +76,8 @@ class DraftStream(WorkerChannel):
                 self._deliver(reply.seq, _reply_from_proto(reply))
         except grpc.RpcError as err:
             sent = error_of_call(err)
+            if sent is not None and credential.may_retry(sent):  # no refusal: the next stream has another one
+                raise ServiceUnavailableError("the user ticket must be renewed", got=sent) from None
             if sent is not None:
                 raise sent from None
             code = err.code().name if isinstance(err, grpc.Call) else "no status"

@@ -18,6 +18,7 @@ from suffixsvc import wire
 from suffixsvc.access.caller import Caller
 from suffixsvc.access.control import AccessControl
 from suffixsvc.access.grpc_calls import LiveCalls, caller_of
+from suffixsvc.access.principals import OPERATOR
 from suffixsvc.access.refreshing import refreshing
 from suffixsvc.errors import ProtocolError, SuffixError
 
@@ -74,12 +75,16 @@ class Authentication(grpc.ServerInterceptor):
     @contextlib.contextmanager
     def _authenticated(self, method: str, context: grpc.ServicerContext) -> Iterator[Caller]:
         """Authenticate a call, and have it cancelled if its credential is revoked within the block."""
+        known: dict[str, str] = {}
         try:
             caller = caller_of(context, self._access)
+            if caller.principal != OPERATOR:
+                known["principal"] = caller.principal
             with self._calls.registered(context, caller):
                 yield caller
         except SuffixError as error:
-            _abort(error, method, context)
+            _log.info("call refused", method=method, code=wire.status_of(error)[0], error=str(error), **known)
+            _abort(error, context)
 
 
 def _parsed(requests: Iterator[bytes], parse: Callable[[bytes], Any]) -> Iterator[Any]:
@@ -99,8 +104,7 @@ def _single(requests: Iterator[Any]) -> Any:
     raise ProtocolError("a call must have a request", got="none")
 
 
-def _abort(error: SuffixError, method: str, context: grpc.ServicerContext) -> NoReturn:
-    code, status = wire.status_of(error)
-    _log.info("call refused", method=method, code=code, error=str(error))
+def _abort(error: SuffixError, context: grpc.ServicerContext) -> NoReturn:
+    _, status = wire.status_of(error)
     context.set_trailing_metadata(wire.error_metadata(error))
     context.abort(grpc.StatusCode[status], error.message[:1000])

@@ -17,8 +17,10 @@ import structlog
 from suffixsvc import wire
 from suffixsvc.access.caller import Caller
 from suffixsvc.access.control import AccessControl
+from suffixsvc.access.identity_socket import IdentitySocket, binding
 from suffixsvc.errors import ListenError, SuffixError, UnknownSessionError
-from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS, owner_only_umask
+from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS
+from suffixsvc.transport.peer_credentials import socket_path
 from suffixsvc.transport.tls import ServerTls
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
@@ -225,12 +227,15 @@ class DraftWorkerServer:
         )
         servicer: Any = _Servicer(engine, self.scheduler, settings.drivers)  # the interceptor passes callers
         rpc.add_DraftWorkerServicer_to_server(servicer, self._server)
+        self._identity: IdentitySocket | None = None
         try:
-            with owner_only_umask():  # for a socket file: requests contain the text of generations
-                if edge.tls is None or address.startswith("unix:"):
+            if address.startswith("unix:"):
+                with binding(socket_path(address), edge.access) as self._identity:
                     port = self._server.add_insecure_port(address)
-                else:
-                    port = self._server.add_secure_port(address, edge.tls.credentials())
+            elif edge.tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, edge.tls.credentials())
         except RuntimeError as err:
             raise ListenError(f"cannot listen on {address}", expected="a free address", got=err) from None
         host = address.rpartition(":")[0]
@@ -241,6 +246,8 @@ class DraftWorkerServer:
         """Start serving."""
         self.scheduler.start()
         self._authentication.start()
+        if self._identity is not None:
+            self._identity.start()
         self._server.start()
         _log.info("draft worker ready", address=self.address)
 
@@ -248,6 +255,8 @@ class DraftWorkerServer:
         """Finish running requests and refuse further ones."""
         self.scheduler.stop(_STOP_GRACE_SECONDS)
         self._server.stop(_FINAL_REPLIES_SECONDS).wait()
+        if self._identity is not None:
+            self._identity.close()
         self._authentication.stop()
         with suppress(Exception):  # standard error may be a pipe that is closed
             _log.info("draft worker stopped", address=self.address, failures=self.scheduler.failures)
