@@ -41,6 +41,20 @@ def test_help_names_every_verb_and_loads_none_of_them() -> None:
         assert verb in result.stdout
 
 
+def test_a_verb_is_loaded_without_rich_unless_it_uses_it() -> None:
+    """Loaded by structlog, it took a tenth of a server's start; tracebacks are the plain ones all the same."""
+    probe = (
+        "import sys\n"
+        "from suffixsvc_cli import main\n"
+        "code = main(['serve', '--data', '/proc/none', '--listen', 'unix:/proc/none/socket'])\n"
+        "import structlog\n"
+        "print('LOADED', 'rich' in sys.modules, 'structlog.dev' in sys.modules, code)\n"
+        "import rich.console\n"
+    )
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["LOADED False True 2"]
+
+
 def test_no_arguments_show_the_help() -> None:
     assert "models" in run().stdout + run().stderr
 
