@@ -20,6 +20,8 @@ from suffixsvc.wire import pack_tokens, unpack_tokens
 
 #: version of the messages
 WATCH_PROTOCOL: Final = 1
+#: as the generation of contents: published runs of a namespace, none of its outputs
+PUBLISHED_GENERATION: Final = 2**64 - 1
 _IDS: Final = np.dtype("<u8")
 _UUID_BYTES: Final = 16
 _DIGEST_BYTES: Final = 16

@@ -137,7 +137,12 @@ class SuffixCache(ClosedOnExit):
             self.feed = LogFeed(store, catalog, close_guard)
             folder = None if store.segment_folder is None else store.segment_folder.parent
             publisher = Publisher(
-                store, catalog, PublishedFiles(folder), self._sync_point, background=background
+                store,
+                catalog,
+                PublishedFiles(folder),
+                self.feed.wake,
+                self._sync_point,
+                background=background,
             )
             # for a cache that is never closed, when neither it nor a handle or session of it is left;
             # runs before the store's finalizer
@@ -230,12 +235,14 @@ class SuffixCache(ClosedOnExit):
             outputs = 0
             if index.stored:
                 try:
-                    outputs = self._parts.store.delete_namespace(path, self._parts.outputs.finish_removals)
+                    with self._parts.publisher.withdrawn(path):
+                        outputs = self._parts.store.delete_namespace(
+                            path, self._parts.outputs.finish_removals
+                        )
                 except UnknownNamespaceError:
                     pass  # an earlier call deleted it, and was interrupted after that
                 finally:
                     self._parts.outputs.finish_removals()
-                    self._parts.publisher.withdraw(path)
                 if sealer is not None:
                     sealer.loader.remove_all(index)
             self._parts.quotas.usage.drop(index)
@@ -321,6 +328,10 @@ class SuffixCache(ClosedOnExit):
             self._parts.catalog.set_policies(policies)
             self._parts.publisher.apply_policies()
             self._parts.sessions.apply_rights()
+
+    def published_above(self, paths: Sequence[str]) -> list[str]:
+        """These paths, and those above them that publish runs, which may hold text of these."""
+        return self._parts.publisher.published_above(paths)
 
     def publish(self) -> None:
         """Build the published runs of all namespaces whose policy has ``min_principals``, now.

@@ -83,10 +83,8 @@ class Deleter:
                 return 0
             if index.stored:  # before the rows: the tables must not outlive them
                 self._catalog.drop_learned(index)
-            try:
+            with self._publisher.withdrawn(index.path):
                 deleted = self._outputs.forget_many(index.path, ids, erase=True)
-            finally:  # a failed deletion may have deleted a part
-                self._publisher.withdraw(index.path)
         except UnknownNamespaceError:
             if index.deleted:  # concurrently, with all that was selected
                 return 0

@@ -161,6 +161,19 @@ class LogFeed:
             segments, deleted = self._store.sealed(path)
             return SealedContents(tuple(segments), tuple(deleted))
 
+    def publishes(self, path: str) -> bool:
+        """Whether readers without a full grant get the published runs of a path."""
+        return self._catalog.policies.of(path).publishing is not None
+
+    def publishing(self, path: str) -> NamespaceIndex:
+        """The namespace whose published runs the readers of a path get; it need not be in the log.
+
+        Raises:
+            SuffixError: it cannot be opened.
+        """
+        with self._close_guard.while_open():
+            return self._catalog.readable(path, "")
+
     def hot_outputs(self, contents: NamespaceContents) -> Iterator[StoredOutput]:
         """The outputs of the contents that no segment of them holds, as they are now, in id order."""
         if not contents.generation:

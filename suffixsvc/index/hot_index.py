@@ -204,14 +204,6 @@ class HotIndex:
                 self._published = Published(MAX_CONTEXT, self._weights)
             return self._published
 
-    def withdraw_published(self) -> None:
-        """Take published runs out of use, and reset what drafting learned from them."""
-        with self._lock:
-            published = self._published
-        if published is not None:
-            published.withdraw()
-            published.unlearn()
-
     def restricts(self, sees_all: SeesAll) -> bool:
         """Whether a reader drafts from the published runs only."""
         return bool(self.quota.policy.min_principals) and not sees_all(self.path)

@@ -77,7 +77,9 @@ class Published:
         self.index = Index(max_context)
         self._weights = weights
         self._lock = threading.Lock()
-        self._edition = 0
+        #: from a clock: those of a later namespace of the same path are others
+        self._edition = time.time_ns()
+        self._blocks = 0
         self._current: PublishedSegment | None = None
         self._terms: PublishTerms | None = None
         self._last_built = 0.0
@@ -94,6 +96,11 @@ class Published:
         """The segment in use; None: nothing is published."""
         return self._current
 
+    def read(self) -> tuple[int, PublishedSegment | None]:
+        """The edition and its segment."""
+        with self._lock:
+            return self._edition, self._current
+
     @property
     def last_built(self) -> float:
         """Time of the last build, in seconds since the epoch; 0: there was none."""
@@ -106,14 +113,14 @@ class Published:
             return self._edition
 
     def publish(self, edition: int, found: PublishedSegment | None, segment: Segment | None) -> bool:
-        """Use what a build has found, unless something was withdrawn since it began; returns whether it is.
+        """Use what a build has found, unless runs were withdrawn since it began; returns whether it is used.
 
         Args:
             edition: result of :meth:`begin`.
             found, segment: None: there is no run to publish.
         """
         with self._lock:
-            if edition != self._edition:
+            if edition != self._edition or self._blocks:
                 return False
             self._edition += 1
             self._last_built = time.time() if found is None else found.built_at
@@ -121,6 +128,18 @@ class Published:
             self.index.set_segments([] if segment is None else [segment])
         _remove(old)
         return True
+
+    def block(self) -> None:
+        """Withdraw, and publish nothing until :meth:`unblock`: text is about to be deleted."""
+        with self._lock:
+            self._blocks += 1
+        self.withdraw()
+
+    def unblock(self) -> None:
+        """The text is deleted. What a build has read before that is not published."""
+        with self._lock:
+            self._blocks -= 1
+            self._edition += 1
 
     def withdraw(self) -> None:
         """Take the runs out of use, and remove their file. A build in progress publishes nothing.

@@ -258,7 +258,8 @@ class Handlers:
         if request.from_disk:  # writes of all principals wait meanwhile
             caller.require_everywhere(Right.ADMIN, "an erasure that is waited for")
         deletion = self._cache.delete(selection, superseded=request.superseded)
-        receipt = self.followers.receipt(deletion.namespaces)  # before the erasure, which takes longer
+        # before the erasure, which takes longer
+        receipt = self.followers.receipt(self._cache.published_above(deletion.namespaces))
         if request.from_disk:
             self._cache.erase()
         return pb.DeleteReply(
@@ -273,12 +274,17 @@ class Handlers:
         """Delete a namespace with its outputs; the reply has their number, and a receipt as of Delete."""
         caller.require(Right.ADMIN, request.namespace)
         outputs = self._cache.delete_namespace(request.namespace, force=request.force)
-        return pb.DeleteNamespaceReply(outputs=outputs, receipt=self.followers.receipt([request.namespace]))
+        receipt = self.followers.receipt(self._cache.published_above([request.namespace]))
+        return pb.DeleteNamespaceReply(outputs=outputs, receipt=receipt)
 
     def fetch_segment(
         self, request: watch_pb2.FetchSegmentRequest, caller: Caller
     ) -> Generator[watch_pb2.FetchSegmentReply, None, None]:
-        """A segment file of a namespace's manifest, in pieces."""
+        """A segment file of a namespace's manifest, in pieces; without a full grant, of what it publishes."""
+        publishes = self._cache.feed.publishes(request.namespace) and not caller.sees_all(request.namespace)
+        if publishes and caller.may(Right.READ, request.namespace):
+            validate_namespace(request.namespace)
+            return self.followers.fetch_published(request)
         caller.require(Right.FOLLOW, request.namespace)
         self._require_namespace(request.namespace)
         return self.followers.fetch_segment(request)

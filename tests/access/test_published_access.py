@@ -7,17 +7,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from suffixsvc import SuffixCache
 from suffixsvc.access.policy_file import read_policy_file
-from suffixsvc.errors import PermissionDeniedError
+from suffixsvc.core.segments import Segment
+from suffixsvc.errors import UnknownSegmentError
 from suffixsvc.selection import Selection
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1.watch_pb2 import FetchSegmentRequest
 from suffixsvc_client import SuffixClient
 from suffixsvc_follower import FollowerConfig, connect
+from suffixsvc_follower.session import FollowerSession
 from support.access import ControlledService
 from support.runs_oracle import shared_substrings
 from support.serving import eventually
@@ -37,6 +41,7 @@ write = ["pool"]
 OPEN = POLICY.replace("min_principals = 2", "min_principals = 0")
 SHARED = list(range(100, 130))
 OF_ALICE = list(range(200, 230))
+LIVE = list(range(300, 330))
 
 
 @pytest.fixture
@@ -176,21 +181,108 @@ def test_a_namespace_that_every_session_reads_is_restricted_as_well(tmp_path: Pa
             session.close(commit=False)
 
 
-def test_a_process_without_the_right_to_follow_steps_over_the_service(
-    service: ControlledService, tmp_path: Path
-) -> None:
-    write(service, "alice", [*OF_ALICE, *SHARED])
-    write(service, "bob", SHARED)
-    eventually(lambda: reads(service, "carol", SHARED[:5])[:8] == SHARED[5:13], "the run is published")
+@pytest.fixture
+def follower(service: ControlledService, tmp_path: Path) -> Iterator[Any]:
+    """Of carol, which has no right to follow."""
     config = FollowerConfig(client=service.config("carol"), segment_cache=tmp_path / "fetched")
     with connect(service.address, ["pool"], config=config) as backend:
-        with pytest.raises(PermissionDeniedError):
-            backend.namespace("pool").wait(60)
-        session = backend.namespace("pool").open_session([1, 2, 3])
-        assert drafted(session, [*OF_ALICE[:5]]) == []
-        assert drafted(session, [50, *SHARED[:5]])[:8] == SHARED[5:13]
-        session.close(commit=False)
-    assert not (tmp_path / "fetched").exists(), "nothing was copied"
+        yield backend
+
+
+def followed(backend: Any, context: Sequence[int]) -> list[int]:
+    """What a session in this process drafts after a context."""
+    session = backend.namespace("pool").open_session([1, 2, 3], private=True)
+    assert isinstance(session, FollowerSession), "its steps would be calls"
+    found = drafted(session, context)
+    session.close(commit=False)
+    return found
+
+
+def copied(folder: Path, tokens: Sequence[int]) -> bool:
+    """Whether a fetched segment holds tokens."""
+    for file in folder.rglob("*.seg"):
+        outputs = Segment(file).query(np.array(tokens[:4], np.int32), [4], 1, np.array(tokens[4:5], np.int32))
+        if any(level[0] == 4 and sum(level[5]) for level in outputs):
+            return True
+    return False
+
+
+def test_a_follower_without_the_right_gets_published_runs_only(
+    service: ControlledService, follower: Any, tmp_path: Path
+) -> None:
+    assert follower.namespace("pool").wait(60)
+    write(service, "alice", [*OF_ALICE, *SHARED])
+    write(service, "bob", SHARED)
+    with service.client("alice") as alice:
+        writing = alice.namespace("pool").open_session([1, 2, 3])
+        writing.step(LIVE)
+        eventually(lambda: followed(follower, SHARED[:5])[:8] == SHARED[5:13], "the run has arrived")
+        assert followed(follower, OF_ALICE[:5]) == []
+        assert followed(follower, LIVE[:5]) == []
+        assert follower.live_text("pool") == {}
+        writing.close(commit=False)
+    assert copied(tmp_path / "fetched", SHARED)
+    assert not copied(tmp_path / "fetched", OF_ALICE)
+    assert follower.followed("pool").copy.outputs() == {1 << 62}, "one run, no output"
+
+
+def test_what_a_follower_without_the_right_writes_is_stored_and_not_held(
+    service: ControlledService, follower: Any
+) -> None:
+    assert follower.namespace("pool").wait(60)
+    with follower.namespace("pool").open_session([1, 2, 3]) as session:
+        assert isinstance(session, FollowerSession)
+        session.step(OF_ALICE)
+    assert service.cache.namespace("pool").stats().outputs == 1
+    assert followed(follower, OF_ALICE[:5]) == []
+
+
+def test_a_deletion_is_acknowledged_when_the_follower_has_dropped_the_runs(
+    service: ControlledService, follower: Any, tmp_path: Path
+) -> None:
+    write(service, "alice", SHARED)
+    write(service, "bob", SHARED)
+    eventually(lambda: followed(follower, SHARED[:5])[:8] == SHARED[5:13], "the run has arrived")
+    service.set_policy(POLICY + '[principals."bob"]\nadmin = ["pool"]\n')
+    receipts = []
+    with service.client("bob") as bob:
+        while True:  # until the follower has answered in time
+            output_id = write(service, "bob", SHARED)
+            receipts.append(bob.namespace("pool").delete(principal="bob"))
+            seen = {*followed(follower, SHARED[:5])}
+            if receipts[-1].receipt.acknowledged:
+                break
+        assert output_id
+    assert not seen & {*SHARED[5:]}
+    assert not copied(tmp_path / "fetched", SHARED)
+
+
+def test_a_follower_gains_and_loses_the_right(
+    service: ControlledService, follower: Any, tmp_path: Path
+) -> None:
+    write(service, "alice", OF_ALICE)
+    assert follower.namespace("pool").wait(60)
+    assert followed(follower, OF_ALICE[:5]) == []
+    service.set_policy(POLICY + '[principals."carol"]\nfollow = ["pool"]\n')
+    eventually(lambda: followed(follower, OF_ALICE[:5])[:8] == OF_ALICE[5:13], "all of it has arrived")
+    service.set_policy(POLICY)
+    eventually(lambda: followed(follower, OF_ALICE[:5]) == [], "it is dropped")
+    entry = follower.followed("pool")
+    eventually(lambda: entry.refused is None and entry.ready.is_set(), "it gets published runs")
+    assert entry.copy.outputs() == set()
+    assert followed(follower, OF_ALICE[:5]) == []
+    assert not copied(tmp_path / "fetched", OF_ALICE)
+
+
+def test_fetching_takes_the_name_of_the_published_file(service: ControlledService) -> None:
+    """Segments of the namespace itself are refused, whatever their names are."""
+    write(service, "alice", OF_ALICE)
+    write(service, "bob", [*OF_ALICE, *SHARED])
+    service.cache.seal("pool")
+    [record] = service.cache.feed.segments("pool")
+    caller = service.access._caller("carol", "token x")
+    with pytest.raises(UnknownSegmentError):
+        service.server.handlers.fetch_segment(FetchSegmentRequest(namespace="pool", name=record.name), caller)
 
 
 #: a writer, and the parts of common texts that its output consists of

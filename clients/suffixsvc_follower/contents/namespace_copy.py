@@ -27,6 +27,7 @@ import numpy as np
 from suffixsvc.core import WriteSignal
 from suffixsvc.index import OnCommitted, Sealed
 from suffixsvc.log_types import Deletion, NamespaceContents, SealedContents
+from suffixsvc.log_wire import PUBLISHED_GENERATION
 from suffixsvc.types import NewOutput, OutputId, StoredOutput
 from suffixsvc_follower.contents.manifest_index import ManifestIndex
 from suffixsvc_follower.contents.mirrors import Mirrors
@@ -86,6 +87,8 @@ class NamespaceCopy(ManifestIndex):
         self._used: dict[OutputId, None] = {}
         #: contents were begun, and not cleared since
         self._following = False
+        #: they are published runs: outputs are not held, those of this process neither
+        self._published_only = False
         self._loading = False
         #: outputs from before the contents that are being loaded, which have not come again
         self._unconfirmed: set[OutputId] = set()
@@ -105,6 +108,7 @@ class NamespaceCopy(ManifestIndex):
         with self._lock:
             self.tokenizer = contents.tokenizer
             self._following = self._loading = True
+            self._published_only = contents.generation == PUBLISHED_GENERATION
             self.seen = self.dropped_outputs = 0
             self._unconfirmed = set(self._hot)
             self._set_manifest(contents.sealed)
@@ -214,7 +218,7 @@ class NamespaceCopy(ManifestIndex):
 
     def _is_wanted(self, output_id: OutputId) -> bool:
         """Whether the copy lacks an output of the log and is to hold it."""
-        if not self._following or output_id in self._hot:
+        if not self._following or self._published_only or output_id in self._hot:
             return False
         return output_id > self.seen and not self._is_sealed(output_id)
 

@@ -9,7 +9,13 @@ from typing import Final
 from suffixsvc import wire
 from suffixsvc.errors import PermissionDeniedError, ProtocolError, UnsupportedVersionError
 from suffixsvc.log_types import Deletion, LogPosition, NamespaceContents, covers
-from suffixsvc.log_wire import WATCH_PROTOCOL, output_from_proto, position_from_proto, sealed_from_proto
+from suffixsvc.log_wire import (
+    PUBLISHED_GENERATION,
+    WATCH_PROTOCOL,
+    output_from_proto,
+    position_from_proto,
+    sealed_from_proto,
+)
 from suffixsvc.v1 import watch_pb2 as pb
 from suffixsvc_follower.contents.mirrors import LivePiece
 from suffixsvc_follower.stream.followed import Followed, FollowedTable
@@ -135,6 +141,8 @@ class Applier:
         )
         if not entry.copy.learner.changed:
             entry.learned_base = message.learned  # loaded below
+        if message.generation == PUBLISHED_GENERATION:
+            self._opener.discard(entry.path)  # what was published before, or all of it
         opened = self._opener.open_local(entry, sealed, digests, again=True)
         entry.copy.begin_contents(entry.loading, opened)
 

@@ -3,12 +3,13 @@
 They are derived, and belong to one run of the process: what an earlier one left is removed at the start.
 
 DIR/published/
-  0c19..e5-0-0-0.seg                          xxh3 of the namespace's path, a number (segment_files.py)
+  0c19..e5-7-7-0.seg                          xxh3 of the namespace's path, a number (segment_files.py)
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,7 @@ class PublishedFiles:
     """
 
     def __init__(self, data_folder: Path | None) -> None:
+        self._numbers = itertools.count()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder = None if data_folder is None else data_folder / FOLDER
         if self._folder is not None:
@@ -45,8 +47,9 @@ class PublishedFiles:
         return self._folder
 
     def new_path(self, namespace: str) -> Path:
-        """An unused path for the runs of a namespace."""
-        return segment_files.new_path(self.folder, namespace, 0, 0)
+        """A path for the runs of a namespace, which no file of this process had before."""
+        number = next(self._numbers)
+        return segment_files.new_path(self.folder, namespace, number, number)
 
     def remove(self, path: Path) -> None:
         """Delete a file."""

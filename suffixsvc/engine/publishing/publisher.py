@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -40,8 +41,14 @@ _PERIOD_SECONDS: Final = 1.0
 #: back-off of a namespace after a failure, doubled up to the maximum
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _MAX_PAUSE_SECONDS: Final = 300.0
+#: of a deletion that withdraws runs, usually
+_DELETION_SECONDS: Final = 0.01
 #: after a build, time until the next one of the same namespace, in multiples of its duration
 _PAUSE_SHARE: Final = 4.0
+
+
+#: of runs, where outputs have their ids: no output has one of these
+_FIRST_ID: Final = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +70,7 @@ class Publisher:
         store: the log.
         catalog: the namespaces of the cache.
         files: the files of the runs.
+        changed: called after runs were published or withdrawn.
         sync_point: see :mod:`suffixsvc.runtime.sync_points`.
         background: build in a thread, which is started when a policy has ``min_principals``.
     """
@@ -72,12 +80,13 @@ class Publisher:
         store: Store,
         catalog: Catalog,
         files: PublishedFiles,
+        changed: Callable[[], object],
         sync_point: SyncPoint,
         *,
         background: bool = True,
     ) -> None:
         self._store, self._catalog = store, catalog
-        self.files = files
+        self.files, self._changed = files, changed
         self._sync_point = sync_point
         self._build_lock = threading.Lock()  # one build at a time
         self._lock = threading.Lock()  # guards the targets
@@ -130,17 +139,38 @@ class Publisher:
 
     # ------------------------------------------------------------------------------------------ withdrawal
 
-    def withdraw(self, path: str) -> None:
-        """Take runs out of use that may contain text of a namespace; they are built again.
+    @contextmanager
+    def withdrawn(self, path: str) -> Iterator[None]:
+        """Take runs out of use that may contain text of a namespace, before the block deletes it.
 
-        Steps that begin after this call do not draft from them.
+        Steps that begin after the block do not draft from them; they are built again after it. Before the
+        rows are deleted, because followers report positions of the log: none must have the deletion while
+        the runs are in use.
         """
-        with self._lock:
-            found = [self._targets[each] for each in _at_or_above(path) if each in self._targets]
-        for target in found:
-            target.index.withdraw_published()
-        if found:
+        if not self._catalog.publishes:
+            yield
+            return
+        at_or_above = [self._catalog.get(each) for each in _at_or_above(path)]
+        found = [index.published for index in at_or_above if index is not None]
+        for each in found:
+            each.block()
+        self._changed()
+        try:
+            yield
+        finally:
+            for each in found:
+                each.unblock()
+                each.unlearn()
+            self._changed()
             self._task.wake()
+
+    def published_above(self, paths: Iterable[str]) -> list[str]:
+        """These paths, and those above them that publish runs."""
+        found = dict.fromkeys(paths)
+        for path in list(found):
+            above = (each for each in _at_or_above(path) if self._catalog.policies.of(each).publishing)
+            found |= dict.fromkeys(above)
+        return list(found)
 
     def apply_policies(self) -> None:
         """Take runs out of use whose terms have changed; they are built again."""
@@ -149,6 +179,7 @@ class Publisher:
         for target in targets:
             target.index.published.withdraw_unless(self._terms(target))
         self._begin()
+        self._changed()
 
     # -------------------------------------------------------------------------------------------- building
 
@@ -176,7 +207,7 @@ class Publisher:
         self._set_targets(members)
         for path, target in self._copy_of_targets():
             while not self._build(target, members.get(path, [])):
-                pass  # withdrawn meanwhile
+                time.sleep(_DELETION_SECONDS)  # it was withdrawn meanwhile
 
     def _members(self) -> dict[str, list[NamespaceIndex]]:
         """The namespaces of the log at or below each path whose policy has terms, by path."""
@@ -204,7 +235,10 @@ class Publisher:
                 if index is not None and path not in self._targets:
                     self._targets[path] = _Target(index)
         for target in gone:
-            target.index.withdraw_published()
+            target.index.published.withdraw()
+            target.index.published.unlearn()
+        if gone:
+            self._changed()
 
     def _open(self, path: str) -> NamespaceIndex | None:
         try:
@@ -265,6 +299,7 @@ class Publisher:
             found, segment = self._runs(target.index, members, terms)
             self._sync_point("publish-built")
             published = target.index.published.publish(edition, found, segment)
+            self._changed()
             now = time.monotonic()
             target.not_before = now + _PAUSE_SHARE * (now - began)
             if not published:
@@ -334,7 +369,8 @@ class Publisher:
         except BaseException:
             self.files.remove(file)
             raise
-        record = SegmentRecord(file.name, 1, len(texts), len(texts), stats.tokens, stats.file_bytes)
+        first, last = texts[0].output_id, texts[-1].output_id
+        record = SegmentRecord(file.name, first, last, len(texts), stats.tokens, stats.file_bytes)
         return PublishedSegment(record, file, terms, tokenizer, time.time()), segment
 
 
@@ -342,7 +378,7 @@ def _texts(tokens: np.ndarray, lengths: np.ndarray) -> Iterator[SegmentText]:
     """The runs as texts of a segment: each once, numbered in their order, which discloses no writer."""
     start = 0
     for number, length in enumerate(lengths.tolist()):
-        yield SegmentText(tokens[start : start + length], 0, number + 1)
+        yield SegmentText(tokens[start : start + length], 0, _FIRST_ID + number)
         start += length
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Generator
 from pathlib import Path
@@ -11,8 +12,10 @@ import xxhash
 
 from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.errors import InvalidInputError, UnknownSegmentError
+from suffixsvc.index.published import PublishedSegment
 from suffixsvc.log_types import SealedContents
 from suffixsvc.log_wire import sealed_to_proto
+from suffixsvc.types import SegmentRecord
 from suffixsvc.v1 import watch_pb2
 
 PIECE_BYTES: Final = 1 << 20
@@ -46,14 +49,20 @@ class SegmentFiles:
         """The segments of a namespace for the wire. FileNotFoundError: one of them was merged meanwhile."""
         return sealed_to_proto(path, sealed, self._digest)
 
+    def published_to_proto(
+        self, path: str, records: tuple[SegmentRecord, ...], segment: PublishedSegment | None
+    ) -> watch_pb2.SealedContents:
+        """Published runs for the wire. FileNotFoundError: they were withdrawn meanwhile."""
+        digest = b"" if segment is None else _header_digest(segment.path)
+        return sealed_to_proto(path, SealedContents(records), lambda _name: digest)
+
     def _digest(self, name: str) -> bytes:
         # a segment that is rewritten twice can have its first name again
         found = self._path(name).stat()
         return self._read_once(name, found.st_ino, found.st_mtime_ns)
 
     def _read_digest(self, name: str, _inode: int, _changed: int) -> bytes:
-        with self._path(name).open("rb") as file:
-            return xxhash.xxh3_128_digest(file.read(_HEADER_BYTES))
+        return _header_digest(self._path(name))
 
     def _path(self, name: str) -> Path:
         folder = self.folder
@@ -72,23 +81,44 @@ class SegmentFiles:
             if all(record.name != name for record in self._feed.segments(path)):
                 break
             try:
-                file = self._path(name).open("rb")
+                return _opened(self._path(name), offset)
             except FileNotFoundError:
                 continue  # merged meanwhile, or lost: the manifest will say so
-            size = file.seek(0, 2)
-            if offset > size:
-                file.close()
-                raise InvalidInputError("offset must be in the file", expected=f"0 .. {size}", got=offset)
-            file.seek(offset)
-            return file
-        raise UnknownSegmentError(
-            f"the manifest of namespace {path!r} must have the segment",
-            got=ascii(name)[:200],
-            remedy="The segment was merged or deleted: fetch those of the next SealedContents.",
-        )
+        raise _unknown_segment(path, name)
+
+    def open_published(self, path: str, name: str, offset: int) -> IO[bytes]:
+        """Open the file of the published runs of a namespace at an offset; raises as :meth:`open`."""
+        segment = self._feed.publishing(path).published.current
+        if segment is not None and segment.record.name == name:
+            with contextlib.suppress(FileNotFoundError):
+                return _opened(segment.path, offset)
+        raise _unknown_segment(path, name)
 
     def pieces(self, file: IO[bytes]) -> Generator[watch_pb2.FetchSegmentReply, None, None]:
         """The rest of a file; closes it at the end."""
         with file:
             while data := file.read(self._piece_bytes):
                 yield watch_pb2.FetchSegmentReply(data=data)
+
+
+def _header_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return xxhash.xxh3_128_digest(file.read(_HEADER_BYTES))
+
+
+def _opened(path: Path, offset: int) -> IO[bytes]:
+    file = path.open("rb")
+    size = file.seek(0, 2)
+    if offset > size:
+        file.close()
+        raise InvalidInputError("offset must be in the file", expected=f"0 .. {size}", got=offset)
+    file.seek(offset)
+    return file
+
+
+def _unknown_segment(path: str, name: str) -> UnknownSegmentError:
+    return UnknownSegmentError(
+        f"the manifest of namespace {path!r} must have the segment",
+        got=ascii(name)[:200],
+        remedy="The segment was merged or deleted: fetch those of the next SealedContents.",
+    )

@@ -152,6 +152,12 @@ class FollowerService:
         file = self._segments.open(request.namespace, request.name, request.offset)
         return self._segments.pieces(file)
 
+    def fetch_published(self, request: pb.FetchSegmentRequest) -> Generator[pb.FetchSegmentReply, None, None]:
+        """As :meth:`fetch_segment`, of the published runs of a namespace."""
+        return self._segments.pieces(
+            self._segments.open_published(request.namespace, request.name, request.offset)
+        )
+
     def receipt(self, paths: Collection[str]) -> pb.DeletionReceipt:
         """Wait a short time for the followers of namespaces to apply a deletion that is durable."""
         until = time.monotonic() + min(_RECEIPT_SECONDS, self.registry.lease_seconds)

@@ -17,6 +17,7 @@ from suffixsvc.access.caller import Caller
 from suffixsvc.access.principals import Right
 from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.errors import InvalidInputError, LimitExceededError, ServiceUnavailableError
+from suffixsvc.index import NamespaceIndex
 from suffixsvc.log_types import LogPosition
 from suffixsvc.log_wire import position_from_proto
 from suffixsvc.service.calls.call_context import of_this_call
@@ -49,12 +50,16 @@ class Followed:
         tokenizer: fingerprint that the follower expects; empty: any.
         generation: that was sent, or that the follower holds; 0: the log does not hold the namespace.
         segments: the manifest that was sent; None: not known.
+        published: the namespace, of which published runs are sent and nothing else; None: all is sent.
+        edition: of the runs that were sent.
     """
 
     path: str
     tokenizer: str
     generation: int = 0
     segments: tuple[SegmentRecord, ...] | None = None
+    published: NamespaceIndex | None = None
+    edition: int = 0
 
 
 class FollowerStream:
@@ -186,9 +191,8 @@ class FollowerStream:
                 )
 
     def _request(self, path: str, follow: pb.FollowNamespace | None) -> None:
-        if follow is not None and self.caller.may(
-            Right.FOLLOW, path
-        ):  # before its next report, which ends what the stream before this one carried
+        # before its next report, which ends what the stream before this one carried
+        if follow is not None and (self.caller.sees_all(path) or self.gets_published(path)):
             self._registry.follow(self.follower, path)
             if unlearned := self._feed.unlearned(path):  # else a path that need not exist would be kept
                 self.follower.unlearned.setdefault(path, unlearned)
@@ -205,6 +209,14 @@ class FollowerStream:
             )
         self._signal.set()
 
+    def gets_published(self, path: str) -> bool:
+        """Whether the follower is sent the published runs of a namespace, and nothing else of it."""
+        return (
+            self._feed.publishes(path)
+            and self.caller.may(Right.READ, path)
+            and not self.caller.sees_all(path)
+        )
+
     def _report(self, report: pb.FollowerReport) -> None:
         uses = checked_uses(report)
         applied, horizon = position_from_proto(report.applied), self.horizon
@@ -215,11 +227,15 @@ class FollowerStream:
             self.follower, lsn, report.held_bytes, report.mapped_bytes, report.unacknowledged_tokens
         )
         for path, output_ids, counts, learned in uses:
-            if path not in self.follower.namespaces or not self.caller.may(Right.FOLLOW, path):
+            sees_all = self.caller.sees_all(path)
+            if path not in self.follower.namespaces or not (sees_all or self.gets_published(path)):
                 continue
             # what a reader's drafting learned must not change the drafts of those that write
-            kept = self.caller.may(Right.WRITE, path) and self._is_of_present_text(path, learned)
-            if not self._feed.record_use(path, output_ids, counts, learned if kept else b""):
+            may_teach = sees_all and self.caller.may(Right.WRITE, path)
+            kept = may_teach and self._is_of_present_text(path, learned)
+            if not self._feed.record_use(
+                path, output_ids if sees_all else (), counts, learned if kept else b""
+            ):
                 log.warning(
                     "what a follower learned is not merged: it is damaged or of another version",
                     namespace=path,

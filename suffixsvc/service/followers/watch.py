@@ -28,8 +28,9 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
     tokenizer_mismatch,
 )
+from suffixsvc.index import NamespaceIndex
 from suffixsvc.log_types import LogChanges, LogPosition, NamespaceContents, SealedContents, covers
-from suffixsvc.log_wire import position_from_proto
+from suffixsvc.log_wire import PUBLISHED_GENERATION, position_from_proto
 from suffixsvc.service.followers.live_feed import LiveFeed
 from suffixsvc.service.followers.registry import FollowerRegistry
 from suffixsvc.service.followers.replies import ReplyWriter, TooLargeError
@@ -137,7 +138,8 @@ class WatchReplies:
         if subscriber.lost:
             live = []
             subscriber.begin_again()
-            self._to_begin_again = dict.fromkeys(self._followed)
+            whole = (path for path, each in self._followed.items() if each.published is None)
+            self._to_begin_again = dict.fromkeys(whole)
         size = 0
         while self._to_begin_again and size < _AGAIN_BYTES:
             path = next(iter(self._to_begin_again))
@@ -174,8 +176,15 @@ class WatchReplies:
         if not self._stream.rights_changed:
             return
         self._stream.rights_changed = False
-        for path in list(self._followed):
-            try:
+        for path, followed in list(self._followed.items()):
+            if followed.published is not None:
+                if self._stream.gets_published(path):
+                    continue
+                if self._stream.caller.sees_all(path):
+                    followed.published = None
+                    self._send_again(path)
+                    continue
+            try:  # also where it gets published runs from now on: it must delete what it holds
                 self._stream.caller.require(Right.FOLLOW, path)
             except PermissionDeniedError as error:
                 yield self._refuse(path, error)
@@ -187,7 +196,9 @@ class WatchReplies:
                 continue
             try:
                 validate_namespace(path)
-                self._stream.caller.require(Right.FOLLOW, path)
+                published = self._feed.publishing(path) if self._stream.gets_published(path) else None
+                if published is None:
+                    self._stream.caller.require(Right.FOLLOW, path)
                 if path not in self._followed and len(self._followed) >= MAX_FOLLOWED:
                     raise LimitExceededError(
                         f"namespaces of a follower must be at most {MAX_FOLLOWED}",
@@ -197,17 +208,19 @@ class WatchReplies:
             except SuffixError as error:
                 yield self._refuse(path, error)
                 continue
-            yield from self._follow(path, follow)
+            yield from self._follow(path, follow, published)
 
-    def _follow(self, path: str, follow: pb.FollowNamespace) -> Iterator[bytes]:
+    def _follow(
+        self, path: str, follow: pb.FollowNamespace, published: NamespaceIndex | None
+    ) -> Iterator[bytes]:
         self._registry.follow(self._stream.follower, path)  # before the log is read: a deletion may follow
         self._forget_generation(path)
-        followed = self._followed[path] = Followed(path, follow.tokenizer)
+        followed = self._followed[path] = Followed(path, follow.tokenizer, published=published)
         self._to_send[path] = None
         if not follow.generation:
             return
         self._stale.add(path)
-        if self._held is None:
+        if self._held is None or published is not None:
             return
         generation, tokenizer = self._feed.record(path)
         if generation != follow.generation or not _matches(follow.tokenizer, tokenizer):
@@ -230,6 +243,11 @@ class WatchReplies:
         self._compare_manifests = True
         yield from repeated
         yield from self._begin_live(path)
+
+    def _send_again(self, path: str) -> None:
+        """Send contents that replace older ones, before a position is told."""
+        self._to_send[path] = None
+        self._stale.add(path)
 
     def _begin_live(self, path: str) -> Iterator[bytes]:
         self._begun.add(path)
@@ -273,6 +291,7 @@ class WatchReplies:
         changed = any(old is not new for old, new in zip(before, self._layout, strict=True))
         if changed:
             yield from self._find_other_generations()
+        self._find_republished()
         for path in list(self._to_send)[:_CONTENTS_PER_ROUND]:
             yield from self._contents(path)
         if not self._stale:
@@ -284,17 +303,63 @@ class WatchReplies:
     def _find_other_generations(self) -> Iterator[bytes]:
         """Find namespaces that were created, deleted or bound to another tokenizer."""
         for path, followed in list(self._followed.items()):
+            if followed.published is not None:
+                continue
             generation, tokenizer = self._feed.record(path)
             if not _matches(followed.tokenizer, tokenizer):
                 yield self._refuse(path, tokenizer_mismatch(path, tokenizer, followed.tokenizer))
             elif generation != followed.generation:
                 self._to_send[path] = None
 
+    def _find_republished(self) -> bool:
+        """Find published runs that were replaced or withdrawn; whether any were."""
+        found = False
+        for path, followed in self._followed.items():
+            if followed.published is None or path in self._to_send:
+                continue
+            if (
+                self._feed.publishing(path) is not followed.published
+                or followed.published.published.edition != followed.edition
+            ):
+                self._send_again(path)
+                found = True
+        return found
+
+    def _published_contents(self, path: str, followed: Followed) -> Iterator[bytes]:
+        """Send published runs in the place of whatever the follower holds."""
+        position = self._feed.position()  # before the runs: those of later deletions are withdrawn by then
+        for _ in range(_ATTEMPTS):
+            followed.published = index = self._feed.publishing(path)
+            followed.edition, segment = index.published.read()
+            records = () if segment is None else (segment.record,)
+            try:
+                sealed = self._segments.published_to_proto(path, records, segment)
+                break
+            except FileNotFoundError:  # withdrawn meanwhile
+                continue
+        else:
+            self._send_again(path)
+            return
+        if not _matches(followed.tokenizer, index.tokenizer):
+            yield self._refuse(path, tokenizer_mismatch(path, index.tokenizer, followed.tokenizer))
+            return
+        self._reach(position)
+        contents = NamespaceContents(
+            path, index.tokenizer, PUBLISHED_GENERATION, position, SealedContents(records), b""
+        )
+        yield self._writer.contents(contents, sealed)
+        yield from self._writer.hot_outputs(path, ())
+        yield from self._writer.live(path, (), reset=True)
+        self._stale.discard(path)
+
     def _contents(self, path: str) -> Iterator[bytes]:
         followed = self._followed[path]
         del self._to_send[path]
         self._live.unsubscribe(self._stream.subscriber, path)
         self._forget_generation(path)
+        if followed.published is not None:
+            yield from self._published_contents(path, followed)
+            return
         contents, sealed = self._read_contents(path)
         if not _matches(followed.tokenizer, contents.tokenizer):
             yield self._refuse(path, tokenizer_mismatch(path, contents.tokenizer, followed.tokenizer))
@@ -345,6 +410,8 @@ class WatchReplies:
                 return
             if found.position == self._position:
                 return
+            if self._find_republished():  # by a deletion up to this position
+                return
             if found.outputs or found.deletions:
                 self._reach(found.position)
                 try:
@@ -358,7 +425,7 @@ class WatchReplies:
     def _manifests(self) -> Iterator[bytes]:
         """Send the manifests that have changed."""
         for path, followed in list(self._followed.items()):
-            if path in self._to_send or not followed.generation:
+            if path in self._to_send or not followed.generation or followed.published is not None:
                 continue
             segments = self._feed.segments(path)
             if segments == followed.segments:

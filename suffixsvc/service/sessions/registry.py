@@ -94,7 +94,7 @@ class SessionRegistry:
                 return pb.OpenSessionReply(
                     session_id=session_id,
                     length=session.length,
-                    follow_denied=bool(request.follower_id) and not _may_follow(request, caller),
+                    follow_denied=bool(request.follower_id) and not self._may_follow(request, caller),
                     no_store=not session.visible,
                 )
 
@@ -122,7 +122,7 @@ class SessionRegistry:
             self.table.remove_unopened(entry)
             raise
         # before the session, which live text is read from as soon as it is there
-        if request.follower_id and _may_follow(request, entry.caller):
+        if request.follower_id and self._may_follow(request, entry.caller):
             session.stop_learning()
             entry.follower = entry.caller.scope + request.follower_id
         entry.session = session
@@ -130,6 +130,14 @@ class SessionRegistry:
         self.table.opened(entry)
         self._cache.feed.written.notify()  # a resumed session has text before its first step
         return entry.session
+
+    def _may_follow(self, request: pb.OpenSessionRequest, caller: Caller) -> bool:
+        """Whether the follower of a request can have what its session drafts from, all or published runs."""
+        publishes = self._cache.feed.publishes
+        return all(
+            caller.sees_all(path) or (publishes(path) and caller.may(Right.READ, path))
+            for path in (request.namespace, *request.reads)
+        )
 
     def append_context(self, request: pb.AppendContextRequest, caller: Caller) -> pb.AppendContextReply:
         """Append tokens that the model did not write.
@@ -322,11 +330,6 @@ def _append_context_at(session: Session, tokens: TokenArray, at: int | None) -> 
         session.step(tokens[:known], max_draft_tokens=0, at=at)
     if known < len(tokens):
         session.append_context(tokens[known:])
-
-
-def _may_follow(request: pb.OpenSessionRequest, caller: Caller) -> bool:
-    """Whether the follower of a request can have the text that its session drafts from."""
-    return all(caller.may(Right.FOLLOW, path) for path in (request.namespace, *request.reads))
 
 
 def _needs(request: pb.OpenSessionRequest) -> Needs:
