@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from suffixsvc import Policies, Policy
 from suffixsvc.access.policy_file import read_policy_file
 from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
-from suffixsvc.policies import UNLIMITED
+from suffixsvc.policies import UNLIMITED, PublishTerms
 
 EXAMPLE = """
 [default]
@@ -61,7 +61,30 @@ POLICIES = st.builds(
     max_bytes=st.none() | st.integers(1, 9),
     ttl_seconds=st.none() | st.integers(0, 9),
     pinned=st.none() | st.booleans(),
+    min_principals=st.none() | st.sampled_from([0, 2, 3]),
+    match=st.none() | st.integers(8, 10),
 )
+
+
+def test_published_runs_have_defaults_and_can_be_ended_below(tmp_path: Path) -> None:
+    policies = load(
+        tmp_path,
+        """
+        [namespaces."pool"]
+        min_principals = 3
+        [namespaces."pool/often"]
+        match = 32
+        publish_every = "1m"
+        [namespaces."pool/open"]
+        min_principals = 0
+        """,
+    )
+    assert policies.publishes
+    assert policies.of("pool/x").publishing == PublishTerms(3, 16, 300)
+    assert policies.of("pool/often").publishing == PublishTerms(3, 32, 60)
+    assert policies.of("pool/open").publishing is None
+    assert policies.of("other").publishing is None
+    assert not Policies({"a": Policy(match=8)}).publishes
 
 
 @given(st.dictionaries(PATHS, POLICIES), POLICIES, PATHS)
@@ -72,7 +95,7 @@ def test_of_every_field_the_nearest_setting_wins(
     got = Policies(of_paths, default).of(path)
     parts = path.split("/")
     upwards = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
-    for field in ("max_bytes", "ttl_seconds", "pinned"):
+    for field in ("max_bytes", "ttl_seconds", "pinned", "min_principals", "match"):
         said = [getattr(of_paths[p], field) for p in upwards if p in of_paths]
         said.append(getattr(default, field))
         assert getattr(got, field) == next((value for value in said if value is not None), None)
@@ -116,6 +139,14 @@ def test_times(tmp_path: Path, text: str, seconds: int) -> None:
         ('[default]\nttl = "1w"', "default.ttl"),
         ("[default]\nttl = 2025-01-01", "default.ttl"),
         ("[default]\npinned = 1", "default.pinned"),
+        ("[default]\nmin_principals = 1", "default.min_principals"),
+        ("[default]\nmin_principals = true", "default.min_principals"),
+        ("[default]\nmin_principals = -2", "default.min_principals"),
+        ('[namespaces."a"]\nmin_principals = "3"', "namespaces.a.min_principals"),
+        ("[default]\nmatch = 7", "default.match"),
+        ("[default]\nmatch = 8.0", "default.match"),
+        ("[default]\npublish_every = 0", "default.publish_every"),
+        ('[default]\npublish_every = "5 minutes"', "default.publish_every"),
         ('[namespaces."a//b"]\npinned = true', 'namespaces."a//b"'),
         ('[namespaces."a"]\npinned = "yes"', "namespaces.a.pinned"),
         ("[namespaces.a.b]\npinned = true", "stands in quotes"),
@@ -147,6 +178,11 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         {"ttl_seconds": -1},
         {"ttl_seconds": 2**32},
         {"pinned": 1},
+        {"min_principals": 1},
+        {"min_principals": False},
+        {"match": 7},
+        {"match": 2**20},
+        {"publish_every_seconds": 0},
     ],
 )
 def test_bad_values_in_python(bad: dict[str, object]) -> None:
