@@ -33,15 +33,22 @@ PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 @pytest.fixture(scope="module")
 def families() -> Iterator[list[Metric]]:
-    """The families of a service with a namespace and a follower."""
-    with socket_dir() as folder, ServeProcess(folder, "--metrics", "127.0.0.1:0").start() as serve:
-        with connect(serve.address, mode="follow", config=FollowerConfig(client=PATIENT)) as backend:
-            namespace = backend.namespace("a")
-            namespace.add_output([1, 2, 3, 4])
-            namespace.open_session([1, 2, 3]).close(commit=False)
-            eventually(lambda: Scrape(address_of(serve)).values("follower_id"), "the follower is connected")
-            found = Scrape(address_of(serve))
-        yield found.families
+    """The families of a service with a namespace, which publishes runs, and a follower."""
+    with socket_dir() as folder:
+        policies = folder / "policies.toml"
+        policies.write_text('[namespaces."a"]\nmin_principals = 2\n')
+        options = "--metrics", "127.0.0.1:0", "--policies", str(policies)
+        with ServeProcess(folder, *options).start() as serve:
+            yield _families(serve)
+
+
+def _families(serve: ServeProcess) -> list[Metric]:
+    with connect(serve.address, mode="follow", config=FollowerConfig(client=PATIENT)) as backend:
+        namespace = backend.namespace("a")
+        namespace.add_output([1, 2, 3, 4])
+        namespace.open_session([1, 2, 3]).close(commit=False)
+        eventually(lambda: Scrape(address_of(serve)).values("follower_id"), "the follower is connected")
+        return Scrape(address_of(serve)).families
 
 
 def names(families: list[Metric]) -> set[str]:

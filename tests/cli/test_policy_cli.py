@@ -1,0 +1,52 @@
+"""``suffixsvc policy``: what it says of namespaces that publish runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run_verb
+
+POLICY = """
+[namespaces."pool"]
+min_principals = 3
+
+[principals."*"]
+read = ["pool"]
+
+[principals."auditor"]
+follow = ["pool"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("principal", "namespace", "only"),
+    [
+        ("ann", "pool", True),
+        ("ann", "pool/bob", True),
+        ("auditor", "pool", False),
+        ("pool", "pool/x", False),  # its own prefix
+        ("ann", "other", False),
+    ],
+)
+def test_published_runs_are_named(tmp_path: Path, principal: str, namespace: str, only: bool) -> None:
+    file = tmp_path / "policies.toml"
+    file.write_text(POLICY)
+    explained = run_verb("policy", "explain", principal, namespace, "--policies", str(file))
+    assert explained.returncode == 0, explained.stderr
+    assert ("yes: published runs only" in explained.stdout) is only
+    if namespace != "other":
+        assert "min_principals\t3" in explained.stdout
+    as_json = run_verb("policy", "explain", principal, namespace, "--policies", str(file), "--json")
+    assert json.loads(as_json.stdout)["published_runs_only"] is only
+
+
+def test_too_few_principals_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "policies.toml"
+    file.write_text(POLICY.replace("min_principals = 3", "min_principals = 1"))
+    checked = run_verb("policy", "check", str(file))
+    assert checked.returncode == 2
+    assert "namespaces.pool.min_principals" in checked.stderr
+    assert "2 or more, or 0 for none" in checked.stderr
