@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from suffixsvc.access.grants import Grant
 from support.access import ControlledService
-from support.isolation import GRANTS, check_isolation, isolated_service
+from support.isolation import GRANTS, RESTRICTED, check_isolation, isolated_service
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +19,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlledServ
 
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
-@given(GRANTS)
-def test_no_token_without_a_grant(service: ControlledService, grants: list[Grant]) -> None:
-    check_isolation(service, grants)
+@given(GRANTS, RESTRICTED)
+def test_no_token_without_a_grant(
+    service: ControlledService, grants: list[Grant], restricted: set[str]
+) -> None:
+    check_isolation(service, grants, restricted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_a_killed_service_publishes_again_what_was_not_deleted() -> None:
         service = ServeProcess(folder, *options)
 
         def client(name: str) -> SuffixClient:
-            patient = {"step_timeout_s": 60.0, "open_timeout_s": 60.0, "call_timeout_s": 60.0}
+            patient: dict[str, Any] = {"step_timeout_s": 60.0, "open_timeout_s": 60.0, "call_timeout_s": 60.0}
             return SuffixClient(service.address, ClientConfig(identity=identities[name], **patient))
 
         def read(context: Sequence[int]) -> list[int]:

@@ -46,7 +46,8 @@ def write(
 
 def drafted(session: Session, context: Sequence[int]) -> list[int]:
     session.step(list(context[:-1]), max_draft_tokens=0)
-    return session.step([context[-1]], max_draft_tokens=64, verify_cost=0.0).token_ids.tolist()
+    draft = session.step([context[-1]], max_draft_tokens=64, verify_cost=0.0)
+    return [int(token) for token in draft.token_ids]
 
 
 def reads(

@@ -30,7 +30,7 @@ from suffixsvc.v1 import suffix_cache_pb2_grpc, types_pb2, watch_pb2
 from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_client.transport.interface import error_from_rpc
 from support.idle_calls import connection
-from support.isolation import GRANTS, check_isolation, isolated_service
+from support.isolation import GRANTS, RESTRICTED, check_isolation, isolated_service
 from support.measured_servers import MeasuredServer, measured_server
 from support.timing_differences import WARM_CALLS, difference
 
@@ -53,10 +53,10 @@ def test_random_policies(tmp_path: Path, full: bool, figure: Figure) -> None:
             phases=(Phase.generate,),
             database=None,
         )
-        @given(GRANTS)
-        def check(grants: list[Grant]) -> None:
+        @given(GRANTS, RESTRICTED)
+        def check(grants: list[Grant], restricted: set[str]) -> None:
             nonlocal examples, denied
-            denied += check_isolation(service, grants)
+            denied += check_isolation(service, grants, restricted)
             examples += 1
 
         check()

@@ -1,7 +1,8 @@
 """A service with namespaces of several principals, and a check that no token leaves them without a grant.
 
 Every namespace holds tokens of a range of its own; every principal reads in every way there is, and each
-token that comes back is traced to the namespace it was written to.
+token that comes back is traced to the namespace it was written to. One principal wrote them, so that a
+namespace with ``min_principals`` publishes none of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from support.idle_calls import connection
 from support.serving import PATIENCE_S
 from support.watching import hello
 
-__all__ = ["GRANTS", "check_isolation", "isolated_service"]
+__all__ = ["GRANTS", "RESTRICTED", "check_isolation", "isolated_service"]
 
 PRINCIPALS = ("alice", "bob", "carol")
 PATHS = ("alice/x", "bob/x", "bob/y", "shared/a", "shared/a/b", "other")
@@ -43,6 +44,8 @@ GRANTS = st.lists(
     ),
     max_size=5,
 )
+#: paths that the policy gives ``min_principals``
+RESTRICTED = st.sets(st.sampled_from([prefix for prefix in PREFIXES if prefix != EVERY]), max_size=3)
 #: tokens of one namespace; those of different ones differ
 SIZE = 40
 
@@ -58,9 +61,10 @@ def live_tokens_of(path: str) -> list[int]:
     return [500 + token for token in tokens_of(path)]
 
 
-def policy_of(grants: list[Grant]) -> str:
-    """The policy file of some grants."""
-    lines = ["[principals]"]
+def policy_of(grants: list[Grant], restricted: set[str]) -> str:
+    """The policy file of some grants, and of paths with ``min_principals``."""
+    lines = [f'[namespaces."{path}"]\nmin_principals = 2' for path in sorted(restricted)]
+    lines.append("[principals]")
     for name in sorted({grant.principal for grant in grants}):
         lines.append(f'[principals."{name}"]')
         for right in Right:
@@ -85,12 +89,12 @@ def isolated_service(folder: Path) -> Iterator[ControlledService]:
             session.close(commit=False)
 
 
-def check_isolation(service: ControlledService, grants: list[Grant]) -> int:
+def check_isolation(service: ControlledService, grants: list[Grant], restricted: set[str]) -> int:
     """Apply grants, read as every principal in every way, and compare with what the grants say.
 
     Returns: the number of namespaces that a principal tried to read without a right.
     """
-    service.set_policy(policy_of(grants))
+    service.set_policy(policy_of(grants, restricted))
     oracle = Grants(grants)
     denied = 0
     for name in PRINCIPALS:
@@ -98,7 +102,8 @@ def check_isolation(service: ControlledService, grants: list[Grant]) -> int:
             followed = _followed(service, name)
             for path in PATHS:
                 rights = oracle.rights(name, path)
-                readable = {path} if Right.READ in rights else set()
+                publishes = any(f"{path}/".startswith(f"{above}/") for above in restricted)
+                readable = {path} if (Right.FOLLOW if publishes else Right.READ) in rights else set()
                 denied += not readable
                 assert _origins(_drafted(client, path, f"{name}/own", tokens_of(path))) == readable
                 assert _origins(_drafted(client, path, f"{name}/own", live_tokens_of(path))) == readable

@@ -15,7 +15,6 @@ from suffixsvc.errors import InvalidInputError, UnknownSegmentError
 from suffixsvc.index.published import PublishedSegment
 from suffixsvc.log_types import SealedContents
 from suffixsvc.log_wire import sealed_to_proto
-from suffixsvc.types import SegmentRecord
 from suffixsvc.v1 import watch_pb2
 
 PIECE_BYTES: Final = 1 << 20
@@ -49,12 +48,15 @@ class SegmentFiles:
         """The segments of a namespace for the wire. FileNotFoundError: one of them was merged meanwhile."""
         return sealed_to_proto(path, sealed, self._digest)
 
+    @staticmethod
     def published_to_proto(
-        self, path: str, records: tuple[SegmentRecord, ...], segment: PublishedSegment | None
-    ) -> watch_pb2.SealedContents:
-        """Published runs for the wire. FileNotFoundError: they were withdrawn meanwhile."""
-        digest = b"" if segment is None else _header_digest(segment.path)
-        return sealed_to_proto(path, SealedContents(records), lambda _name: digest)
+        path: str, segment: PublishedSegment | None
+    ) -> tuple[SealedContents, watch_pb2.SealedContents]:
+        """Published runs, also for the wire. FileNotFoundError: they were withdrawn meanwhile."""
+        if segment is None:
+            return SealedContents(), watch_pb2.SealedContents(namespace=path)
+        sealed, digest = SealedContents((segment.record,)), _header_digest(segment.path)
+        return sealed, sealed_to_proto(path, sealed, lambda _name: digest)
 
     def _digest(self, name: str) -> bytes:
         # a segment that is rewritten twice can have its first name again

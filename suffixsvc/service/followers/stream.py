@@ -50,16 +50,14 @@ class Followed:
         tokenizer: fingerprint that the follower expects; empty: any.
         generation: that was sent, or that the follower holds; 0: the log does not hold the namespace.
         segments: the manifest that was sent; None: not known.
-        published: the namespace, of which published runs are sent and nothing else; None: all is sent.
-        edition: of the runs that were sent.
+        published: the edition of the published runs that were sent, where nothing else is; None: all is sent.
     """
 
     path: str
     tokenizer: str
     generation: int = 0
     segments: tuple[SegmentRecord, ...] | None = None
-    published: NamespaceIndex | None = None
-    edition: int = 0
+    published: tuple[NamespaceIndex | None, int] | None = None
 
 
 class FollowerStream:

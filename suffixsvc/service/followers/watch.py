@@ -23,20 +23,18 @@ from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.errors import (
     LimitExceededError,
     PermissionDeniedError,
-    StoreError,
     SuffixError,
     UnknownNamespaceError,
     tokenizer_mismatch,
 )
-from suffixsvc.index import NamespaceIndex
-from suffixsvc.log_types import LogChanges, LogPosition, NamespaceContents, SealedContents, covers
-from suffixsvc.log_wire import PUBLISHED_GENERATION, position_from_proto
+from suffixsvc.log_types import LogChanges, LogPosition, covers
+from suffixsvc.log_wire import position_from_proto
+from suffixsvc.service.followers.contents import ContentsReader
 from suffixsvc.service.followers.live_feed import LiveFeed
 from suffixsvc.service.followers.registry import FollowerRegistry
 from suffixsvc.service.followers.replies import ReplyWriter, TooLargeError
 from suffixsvc.service.followers.segment_files import SegmentFiles
 from suffixsvc.service.followers.stream import MAX_FOLLOWED, Followed, FollowerStream, StreamEnd
-from suffixsvc.types import StoredOutput
 from suffixsvc.v1 import watch_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -47,8 +45,6 @@ _HEARTBEATS_PER_LEASE: Final = 3
 _AGAIN_BYTES: Final = 1 << 20
 #: namespaces whose contents are sent in one round, before changes of the others and live text
 _CONTENTS_PER_ROUND: Final = 16
-#: of contents whose segments are merged while they are read
-_ATTEMPTS: Final = 5
 
 
 class WatchReplies:
@@ -74,6 +70,7 @@ class WatchReplies:
         self._stream = stream
         self._feed, self._registry, self._live = feed, registry, live
         self._segments, self._writer = segments, writer
+        self._reader = ContentsReader(feed, segments)
         self._heartbeat_seconds = registry.lease_seconds / _HEARTBEATS_PER_LEASE
         self._followed: dict[str, Followed] = {}
         #: paths of the generations whose changes are sent
@@ -196,8 +193,8 @@ class WatchReplies:
                 continue
             try:
                 validate_namespace(path)
-                published = self._feed.publishing(path) if self._stream.gets_published(path) else None
-                if published is None:
+                published = self._stream.gets_published(path)
+                if not published:
                     self._stream.caller.require(Right.FOLLOW, path)
                 if path not in self._followed and len(self._followed) >= MAX_FOLLOWED:
                     raise LimitExceededError(
@@ -210,17 +207,16 @@ class WatchReplies:
                 continue
             yield from self._follow(path, follow, published)
 
-    def _follow(
-        self, path: str, follow: pb.FollowNamespace, published: NamespaceIndex | None
-    ) -> Iterator[bytes]:
+    def _follow(self, path: str, follow: pb.FollowNamespace, published: bool) -> Iterator[bytes]:
         self._registry.follow(self._stream.follower, path)  # before the log is read: a deletion may follow
         self._forget_generation(path)
-        followed = self._followed[path] = Followed(path, follow.tokenizer, published=published)
+        followed = self._followed[path] = Followed(path, follow.tokenizer)
+        followed.published = (None, 0) if published else None
         self._to_send[path] = None
         if not follow.generation:
             return
         self._stale.add(path)
-        if self._held is None or published is not None:
+        if self._held is None or published:
             return
         generation, tokenizer = self._feed.record(path)
         if generation != follow.generation or not _matches(follow.tokenizer, tokenizer):
@@ -315,38 +311,19 @@ class WatchReplies:
         """Find published runs that were replaced or withdrawn; whether any were."""
         found = False
         for path, followed in self._followed.items():
-            if followed.published is None or path in self._to_send:
-                continue
-            if (
-                self._feed.publishing(path) is not followed.published
-                or followed.published.published.edition != followed.edition
-            ):
+            sent = followed.published
+            if sent is not None and path not in self._to_send and sent != self._reader.edition(path):
                 self._send_again(path)
                 found = True
         return found
 
     def _published_contents(self, path: str, followed: Followed) -> Iterator[bytes]:
         """Send published runs in the place of whatever the follower holds."""
-        position = self._feed.position()  # before the runs: those of later deletions are withdrawn by then
-        for _ in range(_ATTEMPTS):
-            followed.published = index = self._feed.publishing(path)
-            followed.edition, segment = index.published.read()
-            records = () if segment is None else (segment.record,)
-            try:
-                sealed = self._segments.published_to_proto(path, records, segment)
-                break
-            except FileNotFoundError:  # withdrawn meanwhile
-                continue
-        else:
-            self._send_again(path)
+        followed.published, contents, sealed = self._reader.published(path)
+        if not _matches(followed.tokenizer, contents.tokenizer):
+            yield self._refuse(path, tokenizer_mismatch(path, contents.tokenizer, followed.tokenizer))
             return
-        if not _matches(followed.tokenizer, index.tokenizer):
-            yield self._refuse(path, tokenizer_mismatch(path, index.tokenizer, followed.tokenizer))
-            return
-        self._reach(position)
-        contents = NamespaceContents(
-            path, index.tokenizer, PUBLISHED_GENERATION, position, SealedContents(records), b""
-        )
+        self._reach(contents.position)
         yield self._writer.contents(contents, sealed)
         yield from self._writer.hot_outputs(path, ())
         yield from self._writer.live(path, (), reset=True)
@@ -360,7 +337,7 @@ class WatchReplies:
         if followed.published is not None:
             yield from self._published_contents(path, followed)
             return
-        contents, sealed = self._read_contents(path)
+        contents, sealed = self._reader.whole(path)
         if not _matches(followed.tokenizer, contents.tokenizer):
             yield self._refuse(path, tokenizer_mismatch(path, contents.tokenizer, followed.tokenizer))
             return
@@ -370,34 +347,12 @@ class WatchReplies:
         self._reach(contents.position)
         try:
             yield self._writer.contents(contents, sealed)
-            yield from self._writer.hot_outputs(path, self._hot_outputs(contents))
+            yield from self._writer.hot_outputs(path, self._reader.hot_outputs(contents))
         except TooLargeError as error:
             yield self._refuse(path, error.error)
             return
         self._stale.discard(path)
         yield from self._begin_live(path)
-
-    def _read_contents(self, path: str) -> tuple[NamespaceContents, pb.SealedContents]:
-        for _ in range(_ATTEMPTS):
-            try:
-                contents = self._feed.contents(path)
-            except UnknownNamespaceError:
-                position = self._feed.position()
-                contents = NamespaceContents(path, "", 0, position, SealedContents(), b"")
-            try:
-                return contents, self._segments.sealed_to_proto(path, contents.sealed)
-            except FileNotFoundError:  # merged meanwhile
-                continue
-        raise StoreError(
-            f"segment files of namespace {path!r} must exist and be readable",
-            remedy="Start the service again: it rebuilds missing segments from the log.",
-        )
-
-    def _hot_outputs(self, contents: NamespaceContents) -> Iterator[StoredOutput]:
-        try:
-            yield from self._feed.hot_outputs(contents)
-        except UnknownNamespaceError:  # deleted meanwhile: the next round finds it
-            return
 
     def _log_changes(self) -> Iterator[bytes]:
         while True:
