@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import queue
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from suffixsvc import SuffixCache
 from suffixsvc.access.policy_file import read_policy_file
 from suffixsvc.core.segments import Segment
 from suffixsvc.errors import UnknownSegmentError
+from suffixsvc.log_wire import position_to_proto
 from suffixsvc.selection import Selection
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc.v1.watch_pb2 import FetchSegmentRequest
+from suffixsvc.v1 import suffix_cache_pb2_grpc
+from suffixsvc.v1.watch_pb2 import FetchSegmentRequest, FollowNamespace, WatchHello, WatchRequest
 from suffixsvc_client import SuffixClient
 from suffixsvc_follower import FollowerConfig, connect
 from suffixsvc_follower.session import FollowerSession
@@ -283,6 +286,45 @@ def test_fetching_takes_the_name_of_the_published_file(service: ControlledServic
     caller = service.access._caller("carol", "token x")
     with pytest.raises(UnknownSegmentError):
         service.server.handlers.fetch_segment(FetchSegmentRequest(namespace="pool", name=record.name), caller)
+
+
+def test_the_wire_has_no_other_text_of_the_namespace(service: ControlledService) -> None:
+    """A client that asks for the namespace as one that holds its contents would."""
+    write(service, "alice", [*OF_ALICE, *SHARED])
+    service.cache.seal("pool")
+    write(service, "alice", OF_ALICE)
+    generation = service.cache.feed.generation("pool")
+    with service.client("carol") as carol, service.client("alice") as alice:
+        transport: Any = carol.runner.transport
+        with transport._channels.use() as held:
+            stub = suffix_cache_pb2_grpc.SuffixCacheStub(held.channel)
+            position = position_to_proto(service.cache.feed.position())
+            asked: queue.SimpleQueue[WatchRequest | None] = queue.SimpleQueue()
+            asked.put(WatchRequest(hello=WatchHello(protocol=1, follower_id="f", position=position)))
+            asked.put(WatchRequest(follow=FollowNamespace(namespace="pool", generation=generation)))
+            replies: Any = stub.Watch(iter(asked.get, None), metadata=transport.identity.metadata())
+            writing = alice.namespace("pool").open_session([1, 2, 3])
+            writing.step(LIVE)
+            received, published = b"", 0
+            for reply in replies:
+                data = reply.SerializeToString()
+                received += data
+                kind = reply.WhichOneof("reply")
+                assert kind in ("welcome", "contents", "outputs", "live", "changes"), kind
+                if kind == "outputs":
+                    assert not reply.outputs.outputs
+                if kind == "contents":
+                    published = len(reply.contents.sealed.segments)
+                    if not published:
+                        write(service, "bob", SHARED)
+                if published and kind == "live":
+                    break
+            replies.cancel()
+            asked.put(None)
+            writing.close(commit=False)
+    assert service.cache.feed.segments("pool")[0].name.encode() not in received
+    for text in (OF_ALICE, LIVE, SHARED):
+        assert np.array(text[:3], "<i4").tobytes() not in received
 
 
 #: a writer, and the parts of common texts that its output consists of

@@ -230,7 +230,8 @@ def test_a_deletion_of_other_text_builds_the_same_runs_again(pool: SuffixCache) 
     assert reads(pool, SHARED[:5])[:8] == SHARED[5:13]
 
 
-def test_a_build_that_a_deletion_overtakes_publishes_nothing(place: Path | None) -> None:
+@pytest.mark.parametrize("how", ["deletion", "namespace", "terms"])
+def test_a_build_that_a_deletion_overtakes_publishes_nothing(place: Path | None, how: str) -> None:
     """The build has read the text when it is deleted, and publishes after the deletion has returned."""
     built, deleted = threading.Event(), threading.Event()
 
@@ -247,7 +248,12 @@ def test_a_build_that_a_deletion_overtakes_publishes_nothing(place: Path | None)
         builder = threading.Thread(target=cache.publish)
         builder.start()
         assert built.wait(60)
-        cache.namespace("pool").delete(output_ids=[output_id])
+        if how == "deletion":
+            cache.namespace("pool").delete(output_ids=[output_id])
+        elif how == "namespace":
+            cache.delete_namespace("pool")
+        else:
+            cache.set_policies(Policies({"pool": Policy(min_principals=3, match=MATCH)}))
         deleted.set()
         builder.join()
         assert reads(cache, SHARED[:5]) == []

@@ -295,6 +295,9 @@ class Publisher:
                 return True
             began = time.monotonic()
             edition = target.index.published.begin(terms)
+            current = self._terms(target)
+            if current is None or not current.same_runs(terms):
+                return False  # they changed before the build was known to apply_policies
             built_from = _signature(members)  # before the log is read: a later change is found
             found, segment = self._runs(target.index, members, terms)
             self._sync_point("publish-built")
@@ -356,7 +359,10 @@ class Publisher:
                     self._store, paths, terms.min_principals, terms.match, _ext.MAX_SHARED_TOKENS
                 )
             except UnknownNamespaceError:  # deleted meanwhile
-                paths = [path for path in paths if path in {each.path for each in self._catalog.stored()}]
+                stored = {each.path for each in self._catalog.stored()}
+                if stored.issuperset(paths):
+                    raise
+                paths = [path for path in paths if path in stored]
 
     def _write(
         self, path: str, texts: list[SegmentText], terms: PublishTerms, tokenizer: str, job: SegmentJob
