@@ -152,6 +152,24 @@ class CallCredential:
         return self.ticket.refused(self.token)
 
 
+def tls_remedy(details: str) -> str | None:
+    """What makes a connection succeed that TLS refused, by gRPC's description; None for other failures."""
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return f"Name the certificates that signed the service's in {_TLS}CA."
+    if "Hostname Verification" in details:
+        return (
+            f"Use an address that is in the service's certificate, or name one of its in {_TLS}SERVER_NAME."
+        )
+    if "WRONG_VERSION_NUMBER" in details:
+        return f"The service has no TLS: unset {_TLS}CA, or start it with --tls-cert."
+    if "Socket closed" in details or "CERTIFICATE_REQUIRED" in details:
+        return (
+            f"If it has TLS, set {_TLS}CA, and {_TLS}CERT and {_TLS}KEY where it asks for certificates of "
+            "clients. Else: is it running, and is this its address?"
+        )
+    return None
+
+
 class _TokenFile:
     """A file with a token, read again when it changes. Thread-safe."""
 

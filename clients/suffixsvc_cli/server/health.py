@@ -76,7 +76,7 @@ def _grpc(address: str, timeout: float, *, durability: bool) -> str:
 
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc.transport.channels import Channels, close_channel
-    from suffixsvc.transport.identity import ClientIdentity
+    from suffixsvc.transport.identity import ClientIdentity, tls_remedy
     from suffixsvc.transport.peer_credentials import ExpectedPeer
 
     # without the client, whose modules take longer to load than the answer takes
@@ -94,7 +94,8 @@ def _grpc(address: str, timeout: float, *, durability: bool) -> str:
                 if reply.status != health_pb2.HealthCheckResponse.SERVING:
                     return f"not serving: {name or 'the service'} is {reply.ServingStatus.Name(reply.status)}"
     except grpc.RpcError as error:
-        return f"not reachable: {error.code().name}: {error.details()}"
+        remedy = tls_remedy(error.details() or "")
+        return f"not reachable: {error.code().name}: {error.details()}{f'. {remedy}' if remedy else ''}"
     except InvalidConfigError:
         raise
     except SuffixError as error:  # no process listens, or one of another user

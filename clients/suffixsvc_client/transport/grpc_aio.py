@@ -23,6 +23,7 @@ from suffixsvc_client.transport.interface import (
     POST_SECONDS,
     STREAM,
     client_closed,
+    credential_of,
     error_from_rpc,
     multicallable,
     parse,
@@ -58,7 +59,7 @@ class AioGrpcTransport:
         with self._channels.use() as held:
             for last in (False, True):
                 await self._fetch_ticket(held, call.timeout_s)
-                credential = self.identity.credential(held.ticket, call.timeout_s)
+                credential = credential_of(self.identity, held.ticket, call.timeout_s)
                 try:
                     with _typed_errors():
                         return await self._call(held.channel, call, credential, deadline - time.monotonic())
@@ -163,7 +164,7 @@ class _Stream:
         self._channels = owner._channels
         self._held = self._channels.acquire()
         try:
-            self._credential = owner.identity.credential(self._held.ticket)
+            self._credential = credential_of(owner.identity, self._held.ticket)
             self._call = multicallable(self._held.channel, STREAM)(metadata=self._credential.metadata)
         except BaseException:
             self._channels.release(self._held)

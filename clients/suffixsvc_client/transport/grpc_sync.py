@@ -34,6 +34,7 @@ from suffixsvc_client.transport.interface import (
     STREAM,
     Forks,
     client_closed,
+    credential_of,
     error_from_rpc,
     parse,
     service_peer,
@@ -86,7 +87,7 @@ class GrpcTransport:
         deadline = time.monotonic() + call.timeout_s
         with self._channels.use() as held:
             for last in (False, True):
-                credential = self.identity.credential(held.ticket, call.timeout_s)
+                credential = credential_of(self.identity, held.ticket, call.timeout_s)
                 try:
                     return self._call(held.channel, call, credential, deadline - time.monotonic())
                 except grpc.RpcError as error:
@@ -203,7 +204,7 @@ class _Stream:
             open_stream: Any = self._held.channel.stream_stream(
                 f"/{SERVICE}/{STREAM.name}", request_serializer=None, response_deserializer=self._receive
             )
-            self._credential = owner.identity.credential(self._held.ticket, timeout_s)
+            self._credential = credential_of(owner.identity, self._held.ticket, timeout_s)
             self._call: Any = open_stream(iter(self._outbox.get, None), metadata=self._credential.metadata)
             undo.callback(self.end)  # otherwise gRPC's sender would wait for the outbox without end
             threading.Thread(target=self._read, name="suffixsvc-stream", daemon=True).start()

@@ -12,14 +12,16 @@ from google.protobuf.message import DecodeError, Message
 
 from suffixsvc import wire
 from suffixsvc.errors import (
+    InvalidConfigError,
     LimitExceededError,
     ProtocolError,
     ServiceTimeoutError,
     ServiceUnavailableError,
     SuffixError,
 )
-from suffixsvc.transport.identity import CallCredential
+from suffixsvc.transport.identity import CallCredential, ClientIdentity, tls_remedy
 from suffixsvc.transport.peer_credentials import ExpectedPeer, resolve_socket_paths
+from suffixsvc.transport.user_tickets import UserTicket
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.protocol.effects import METHODS, Call, Method
 
@@ -141,6 +143,21 @@ def multicallable(channel: Any, method: Method) -> Any:
     return getattr(channel, method.kind)(path, request_serializer=serialize, response_deserializer=None)
 
 
+def credential_of(
+    identity: ClientIdentity, ticket: UserTicket | None, timeout_s: float = 1.0
+) -> CallCredential:
+    """What a call presents, as :meth:`ClientIdentity.credential`.
+
+    Raises:
+        ServiceUnavailableError: the token cannot be read now.
+    """
+    try:
+        return identity.credential(ticket, timeout_s)
+    except InvalidConfigError as error:
+        remedy = "Correct the file: it is read again for every call."
+        raise ServiceUnavailableError("the call was not sent", got=str(error), remedy=remedy) from None
+
+
 def start_call(channel: Any, call: Call, credential: CallCredential, timeout_s: float) -> Any:
     """Begin a call."""
     request = call.request if isinstance(call.request, Message) else iter(call.request)
@@ -183,5 +200,5 @@ def error_from_rpc(error: grpc.RpcError | grpc.Call) -> SuffixError:
         got=f"{code.name if code else 'no status'}: {details}",
         remedy="Call again. A service cancels calls when it stops, and exports that are not read."
         if cancelled
-        else _START_REMEDY,
+        else tls_remedy(details) or _START_REMEDY,
     )
