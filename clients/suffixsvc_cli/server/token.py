@@ -104,7 +104,11 @@ def _file(tokens: Path | None, data: Path | None) -> TokenFile:
         )
     if tokens is None and data is not None:
         if not data.is_dir():
-            raise InvalidConfigError("--data must be an existing folder", got=str(data))
+            raise InvalidConfigError(
+                "--data must be an existing folder",
+                got=str(data),
+                remedy=f"Start the service once, or create the folder as its user: mkdir -m 700 {data}",
+            )
         tokens = data / TOKENS_FILE
     if tokens is None or not tokens.absolute().parent.is_dir():
         raise InvalidConfigError("--tokens must be in an existing folder", got=str(tokens))
