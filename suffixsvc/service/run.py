@@ -26,7 +26,7 @@ from suffixsvc.service.calls.admission import MAX_FOLLOWERS
 from suffixsvc.service.listeners.listen import TcpAddress, parse_address, prepare, require_unix_address
 from suffixsvc.service.logs import LogFormat, configure_logs
 from suffixsvc.service.metrics.collector import DEFAULT_NAMESPACES, service_registry
-from suffixsvc.service.metrics.http_server import READ_METRICS, MetricsServer, metrics_address
+from suffixsvc.service.metrics.http_server import MetricsServer, metrics_address, prepare_metrics
 from suffixsvc.service.recovery import recovery_progress
 from suffixsvc.service.server import SuffixServer
 from suffixsvc.transport.tls import ServerTls
@@ -96,7 +96,7 @@ def _serve_until_signal(config: ServeConfig) -> None:
         prepare(address, insecure_network=secure, shared=shared)
     metrics = None if config.metrics is None else metrics_address(config.metrics)
     if metrics is not None:
-        prepare(metrics, insecure_network=config.insecure_network, danger=READ_METRICS)
+        prepare_metrics(metrics, insecure_network=config.insecure_network)
     access = AccessControl(
         TokenFile(config.tokens or config.data / TOKENS_FILE),
         config.policies,

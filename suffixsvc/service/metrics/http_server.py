@@ -30,8 +30,10 @@ except ModuleNotFoundError as error:
 
 log = structlog.get_logger(__name__)
 
-#: what other machines could do, for the error of an address
-READ_METRICS: Final = "read the metrics"
+_REACHABLE_REMEDY: Final = (
+    "Metrics have no TLS: let a scraper on this machine or a proxy with TLS pass them on, or, in a trusted "
+    "network, pass --insecure-network."
+)
 #: connections at a time
 _MAX_CONNECTIONS: Final = 8
 #: time in which a client sends its request, and reads each piece of the answer
@@ -48,6 +50,16 @@ def metrics_address(text: str) -> TcpAddress:
     if not isinstance(address, TcpAddress):
         raise ListenError("--metrics must be HOST:PORT", got=repr(text)[:80])
     return address
+
+
+def prepare_metrics(address: TcpAddress, *, insecure_network: bool) -> None:
+    """As :func:`suffixsvc.service.listeners.listen.prepare`. ListenError: the address cannot be used."""
+    try:
+        prepare(address, insecure_network=insecure_network, danger="read the metrics")
+    except ListenError as error:
+        if error.remedy is not None and "--insecure-network" in error.remedy:
+            raise error.with_remedy(_REACHABLE_REMEDY) from None
+        raise
 
 
 class MetricsServer(ClosedOnExit):
@@ -71,7 +83,7 @@ class MetricsServer(ClosedOnExit):
         *,
         insecure_network: bool = False,
     ) -> None:
-        prepare(address, insecure_network=insecure_network, danger=READ_METRICS)
+        prepare_metrics(address, insecure_network=insecure_network)
         [(family, _), *_] = resolve(address.host, address.port)
         kind = _server_class(family)
         try:
