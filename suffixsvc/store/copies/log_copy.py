@@ -123,7 +123,8 @@ class LogCopy:
                     "the data folder must have the current schema to be backed up",
                     expected=f"schema {table_records.SCHEMA_VERSION}",
                     got="an older one, which had no room for the upgrade",
-                    remedy="Free disk space or raise Limits.max_store_bytes, and open the folder again.",
+                    remedy="Free disk space or raise Limits.max_store_bytes (serve --max-store-gib), and "
+                    "open the folder again.",
                 )
             #: rows up to here are copied, deletions up to here are applied
             self._at, self._seen = 0, view.counters.last_lsn

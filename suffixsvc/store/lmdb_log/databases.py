@@ -81,7 +81,8 @@ class LmdbTables:
             raise StoreFullError(
                 f"the data folder must have the database {database!r}",
                 expected="room for it when the folder was opened",
-                remedy="Free disk space or raise Limits.max_store_bytes, and open it again.",
+                remedy="Free disk space or raise Limits.max_store_bytes (serve --max-store-gib), and open it "
+                "again.",
             )
         self.lmdb_txn.put(key, value, db=handle)
 

@@ -225,8 +225,8 @@ class StoreThread:
                 error = StoreFullError(
                     "the store is full",
                     got=str(e),
-                    remedy="Forget outputs, free disk space, or raise Limits.max_store_bytes; "
-                    "nothing was stored.",
+                    remedy="Forget outputs, free disk space, or raise Limits.max_store_bytes (serve "
+                    "--max-store-gib); nothing was stored.",
                 )
                 if not batch[0].frees:
                     self._note_full(error)
