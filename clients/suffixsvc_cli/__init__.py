@@ -31,8 +31,8 @@ __all__ = ["VERBS", "Verb", "describe", "main"]
 USAGE_ERROR: Final = 2
 #: exit code of a shell after Ctrl-C
 INTERRUPTED: Final = 130
-#: container objects between two garbage collections; Python's 700 let the imports of a verb cause 170 of them,
-#: a tenth of a server's start
+#: container objects between two garbage collections; Python's 700 let the imports of a verb cause 170 of
+#: them, a tenth of a server's start
 _GC_THRESHOLD: Final = 10_000
 
 

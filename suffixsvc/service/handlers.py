@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from suffixsvc import __version__, wire
 from suffixsvc.access.caller import Caller, session_name
 from suffixsvc.access.principals import Right
-from suffixsvc.config import Limits
+from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
 from suffixsvc.lookup_records import RecordFile

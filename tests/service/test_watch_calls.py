@@ -323,7 +323,7 @@ def test_statistics_list_the_followers(tmp_path: Path) -> None:
             found = json.loads(run_verb("stats", "--server", address, "--json").stdout)
             assert [each["follower_id"] for each in found["followers"]] == ["f-1", "f-2"]
             lines = run_verb("stats", PATH, "--server", address).stdout
-            assert "follower f-1\ta test, connected, 0 behind" in lines
+            assert "follower f-1\ta test, connected, lag 0 s" in lines
             assert "f-2" not in lines
 
 

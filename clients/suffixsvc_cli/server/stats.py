@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from suffixsvc_cli.base.options import AsJson, Data, Server
+from suffixsvc_cli.base.times import lag, position
 from suffixsvc_cli.server.backend import opened_backend
 
 
@@ -60,6 +61,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         elif name == "followers":
             for follower in value:
                 yield f"follower {follower['follower_id']}", _described(follower)
+        elif name == "last_lsn":
+            yield name, position(value)
         elif name == "limit_bytes" and not value:
             yield name, "no limit"
         elif name == "last_published":
@@ -79,7 +82,7 @@ def _described(follower: Mapping[str, Any]) -> str:
     parts = [
         follower["description"] or "no description",
         "connected" if follower["connected"] else "not connected",
-        f"{follower['lag']:,} behind",
+        f"lag {lag(follower['applied_lsn'], follower['lag'])}",
         f"silent for {follower['silent_seconds']:.1f} s",
         f"{follower['held_bytes']:,} bytes held, {follower['mapped_bytes']:,} mapped",
         f"{len(follower['namespaces']):,} namespaces",

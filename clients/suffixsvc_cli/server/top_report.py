@@ -69,6 +69,7 @@ class StoreState:
 
     failing: bool
     bytes: int
+    #: time of the last write, in microseconds since 1970
     last_lsn: int
     queue: int
     reopened: int

@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from suffixsvc_cli.base.times import lag, position
 from suffixsvc_cli.server.top_report import NamespaceActivity, Report
 from suffixsvc_client.protocol.replies import BackgroundTask, FollowerStats
 
@@ -69,8 +70,9 @@ def _header(report: Report, target: str) -> list[Text]:
     ]
     state = Text.assemble(
         ("store failing" if store.failing else "store ok", "bold red" if store.failing else ""),
-        f"  {decimal(store.bytes)}  LSN {store.last_lsn:,}  queue {store.queue}",
+        f"  {decimal(store.bytes)}  queue {store.queue}",
         (f"  {', '.join(lost)}" if lost else "", "yellow"),
+        f"  last write {position(store.last_lsn)}" if store.last_lsn else "  no write",
     )
     return [
         Text.assemble(("suffixsvc", "bold"), f" {report.version}  {target}"),
@@ -111,7 +113,7 @@ def _followers(shown: Sequence[FollowerStats], total: int, width: int) -> Table:
             for each in shown
         ],
         [
-            ("lag", 0, lambda each: f"{each.lag:,}"),
+            ("lag", 0, lambda each: lag(each.applied_lsn, each.lag)),
             ("silent", 0, lambda each: f"{each.silent_seconds:.0f} s" if each.connected else "gone"),
             ("unconfirmed", _MEDIUM, lambda each: f"{each.unacknowledged_tokens:,}"),
             ("namespaces", _WIDE, lambda each: f"{len(each.namespaces):,}"),

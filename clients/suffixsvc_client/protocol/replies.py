@@ -63,9 +63,9 @@ class FollowerStats:
     namespaces: tuple[str, ...]
     #: False: it may still draft from what it holds, until its lease is over
     connected: bool
-    #: last LSN that it has applied
+    #: last LSN that it has applied; 0: none
     applied_lsn: int
-    #: LSNs of the log after that
+    #: microseconds from there to the last LSN of the log
     lag: int
     #: time since its last report
     silent_seconds: float

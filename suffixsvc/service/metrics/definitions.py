@@ -125,7 +125,14 @@ FOLLOWERS: Final = Metric("followers", "Connected followers.")
 #: of a connected follower; fields of FollowerStats
 FOLLOWER_LABELS: Final = ("follower_id", "description")
 FOLLOWER_GAUGES: Final = (
-    Reading(Metric("follower_lag_lsns", "LSNs of the log that it has not applied.", FOLLOWER_LABELS), "lag"),
+    Reading(
+        Metric(
+            "follower_lag_lsns",
+            "Microseconds from the last LSN that it has applied to that of the log.",
+            FOLLOWER_LABELS,
+        ),
+        "lag",
+    ),
     Reading(
         Metric("follower_silent_seconds", "Time since its last report.", FOLLOWER_LABELS), "silent_seconds"
     ),
