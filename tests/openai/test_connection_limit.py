@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import signal
 import socket
+import ssl
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,12 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from suffixsvc_openai.app.http import connections
+from suffixsvc_openai.app.http import connections, listener
 from suffixsvc_openai.app.run import OpenAIServer
 from support.openai_process import process_of
+from support.openai_serving import settings_of
 from support.serving import PATIENCE_S, eventually
+from support.tls_files import TlsFiles
 
 FILES = 256
 ASK = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -47,7 +53,7 @@ def answer(client: socket.socket) -> tuple[int, dict[str, Any]]:
 def test_a_connection_beyond_the_limit_is_told_so_and_the_others_go_on(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 2)
     state = server._uvicorn.server_state
     with connect(server.address) as first, connect(server.address) as second:
         eventually(lambda: len(state.connections) == 2, "two are connected")
@@ -67,8 +73,8 @@ def test_a_connection_beyond_the_limit_is_told_so_and_the_others_go_on(
 def test_refused_connections_do_not_fill_the_log(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
-    monkeypatch.setattr(connections, "_next_warning", 0.0)
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(server._socket, "_next_warning", 0.0)
     state = server._uvicorn.server_state
     eventually(lambda: not state.connections, "no other test is connected")
     with capture_logs() as lines, connect(server.address):
@@ -83,12 +89,70 @@ def test_refused_connections_do_not_fill_the_log(
 def test_a_refused_connection_that_sends_nothing_ends(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 1)
     monkeypatch.setattr(connections, "_REFUSED_SECONDS", 0.1)
     state = server._uvicorn.server_state
     eventually(lambda: not state.connections, "no other test is connected")
     with connect(server.address), connect(server.address) as refused:
         assert refused.recv(1) == b""
+
+
+@pytest.fixture
+def encrypted(cycle: Path, tmp_path: Path) -> Iterator[tuple[OpenAIServer, httpx.Client]]:
+    files = TlsFiles(tmp_path / "tls")
+    server = OpenAIServer(replace(settings_of(cycle), tls=files.server()))
+    context = ssl.create_default_context(cafile=files.ca)
+    with server, httpx.Client(verify=context, timeout=PATIENCE_S) as client:
+        server.start()
+        yield server, client
+
+
+def test_handshakes_count_and_end_with_their_connection(
+    encrypted: tuple[OpenAIServer, httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client could hold any number of connections without a handshake."""
+    server, client = encrypted
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 2)
+    url = f"https://{server.address}/health"
+    with connect(server.address) as first, connect(server.address) as second:
+        second.sendall(b"\x16\x03\x01")  # the beginning of a TLS record
+        eventually(lambda: server._socket.open == 2, "both are accepted")
+        refused = client.get(url, headers={"Connection": "close"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_connections")
+        first.close()
+        eventually(lambda: server._socket.open == 1, "one has gone")
+        assert client.get(url, headers={"Connection": "close"}).status_code == 200
+    eventually(lambda: server._socket.open == 0, "all have gone")
+
+
+def test_many_handshakes_are_closed_at_once(
+    encrypted: tuple[OpenAIServer, httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _ = encrypted
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(listener, "_REFUSING", 3)
+    with ExitStack() as opened:
+        clients = [opened.enter_context(connect(server.address)) for _ in range(12)]
+        for each in clients[-7:]:
+            assert each.recv(1) == b""
+        assert server._socket.open == 5
+
+
+def test_a_handshake_that_is_not_completed_ends(
+    encrypted: tuple[OpenAIServer, httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, client = encrypted
+    url = f"https://{server.address}/health"
+    assert client.get(url).status_code == 200
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 0.2)
+    for sent in (b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"):
+        with connect(server.address) as stalled:
+            stalled.sendall(sent)
+            with contextlib.suppress(ConnectionResetError):
+                while stalled.recv(1 << 10):  # an alert, if what was sent is no handshake
+                    pass
+    eventually(lambda: server._socket.open == 1, "their connections are closed")
+    assert client.get(url).status_code == 200, "the connection whose handshake was complete goes on"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +161,7 @@ def test_a_refused_connection_that_sends_nothing_ends(
 )
 def test_files_are_left_for_the_rest(monkeypatch: pytest.MonkeyPatch, files: int, expected: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
-    assert connections.connection_limit() == expected
+    assert listener.connection_limit() == expected
 
 
 def test_four_hundred_connections_to_a_process_of_few_files(cycle: Path, tmp_path: Path) -> None:

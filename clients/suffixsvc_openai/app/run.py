@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,7 @@ from suffixsvc_openai.app.application import create_application
 from suffixsvc_openai.app.http import streaming
 from suffixsvc_openai.app.http.authentication import Authentication
 from suffixsvc_openai.app.http.connections import ACCEPTED_AT_ONCE, BACKLOG, TimedConnection, end_stalled
+from suffixsvc_openai.app.http.listener import Listener
 from suffixsvc_openai.app.metrics import Metrics
 from suffixsvc_openai.app.service import Service
 from suffixsvc_openai.chat.chat_model import ChatModel
@@ -110,7 +112,8 @@ class OpenAIServer(ClosedOnExit):
                 log_config=None,
                 access_log=False,
                 lifespan="off",
-                http=TimedConnection,
+                loop="asyncio",  # others do not accept with the listener's method
+                http=partial(TimedConnection, listener=self._socket),  # type: ignore[arg-type] # called only
                 ws="none",
                 server_header=False,
                 timeout_graceful_shutdown=int(_FLUSH_SECONDS),
@@ -195,7 +198,7 @@ def _require_loopback(host: str, port: int, danger: str, remedy: str) -> None:
         raise error.with_remedy(f"{remedy} Or pass --insecure-network if the network is trusted.") from None
 
 
-def _listen(settings: ServerSettings) -> socket.socket:
+def _listen(settings: ServerSettings) -> Listener:
     """Return a bound socket, before anything large is loaded."""
     host, port, access = settings.host, settings.port, settings.access
     if not access.insecure_network:
@@ -205,7 +208,7 @@ def _listen(settings: ServerSettings) -> socket.socket:
             danger = "read tokens and texts on their way"
             _require_loopback(host, port, danger, "Encrypt connections: --tls-cert FILE --tls-key FILE.")
     family, ip = resolve(host, port)[0]
-    found = socket.socket(family, socket.SOCK_STREAM)
+    found = Listener(family, encrypted=settings.tls is not None)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         end_stalled(found, streaming.STALL_SECONDS)

@@ -4,9 +4,9 @@
        └─ HEADER_SECONDS ─┘               │           └─ uvicorn's keep-alive, then HEADER_SECONDS
                           the system ends a connection whose data is not taken
 
-Connections are bounded, so that files are left for the rest of the process. Beyond the bound a new connection
-gets a 503 for its first bytes; the others go on. (uvicorn's ``limit_concurrency`` refuses requests of the
-others instead, and accepts connections without a bound.)
+Connections are bounded (listener.py), so that files are left for the rest of the process. Beyond the bound a
+new connection gets a 503 for its first bytes; the others go on. (uvicorn's ``limit_concurrency`` refuses
+requests of the others instead, and accepts connections without a bound.)
 
 uvicorn has no timer before the first response, nor from the first byte of a later request to the end of its
 headers, and waits without limit until what it has written is taken.
@@ -16,60 +16,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import socket
-import time
 from typing import Any, Final
 
-import structlog
 from h11 import IDLE, SEND_RESPONSE
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from suffixsvc.runtime.request_ids import REQUEST_ID, new_request_id
 from suffixsvc.transport.tls import certificate_names
 from suffixsvc_openai.app.http.authentication import CERTIFICATE_NAMES
+from suffixsvc_openai.app.http.listener import Listener, connection_limit
 from suffixsvc_openai.protocol.errors import RETRY_SECONDS, too_many_connections
-
-_log = structlog.get_logger(__name__)
 
 #: seconds for the headers of a request to arrive
 HEADER_SECONDS: Final = 60.0
-#: connections of the server
-MAX_CONNECTIONS: Final = 4096
-#: files that are left for the rest of the process: data, the template's process, the draft worker, services
-_OTHER_FILES: Final = 256
-#: connections beyond the limit that wait for their 503; further ones are closed without it
-_REFUSING: Final = 32
 #: connections that asyncio accepts in a row. The limit is looked at a few rounds of its loop later, so a
 #: small multiple of them has files beyond it
 ACCEPTED_AT_ONCE: Final = 8
 #: connections that the system holds until they are accepted
 BACKLOG: Final = 2048
-#: seconds between two warnings that connections are refused
-_WARNING_SECONDS: Final = 60.0
-_next_warning = 0.0
 #: seconds for the first bytes of a connection beyond the limit
 _REFUSED_SECONDS: Final = 5.0
-
-
-def connection_limit() -> int:
-    """Return the number of connections that the process has files for, at most MAX_CONNECTIONS."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return MAX_CONNECTIONS
-    return max(1, min(MAX_CONNECTIONS, files - min(_OTHER_FILES, files // 2)))
-
-
-def _warn() -> None:
-    """Log that connections are refused, at most once per _WARNING_SECONDS: they need no token."""
-    global _next_warning  # noqa: PLW0603 - of the process, as its files are
-    now = time.monotonic()
-    if now < _next_warning:
-        return
-    _next_warning = now + _WARNING_SECONDS
-    limit = connection_limit()
-    remedy = "Raise ulimit -n." if limit < MAX_CONNECTIONS else "Bound connections by client in a proxy."
-    _log.warning("new connections are refused", limit=limit, remedy=remedy)
 
 
 def _refusal() -> bytes:
@@ -101,11 +68,19 @@ class TimedConnection(H11Protocol):
     """uvicorn's connection, closed unless the headers of a request arrive in time, refused beyond the limit.
 
     From the end of a response to the next byte uvicorn's keep-alive timer runs instead.
+
+    Args:
+        listener: that accepted it.
+        uvicorn: arguments of uvicorn's connection.
     """
 
-    _headers_timer: asyncio.TimerHandle | None = None
-    _refused = False
     app_state: dict[str, Any]  # copied to the state of each request
+
+    def __init__(self, *, listener: Listener, **uvicorn: Any) -> None:
+        super().__init__(**uvicorn)
+        self._listener = listener
+        self._headers_timer: asyncio.TimerHandle | None = None
+        self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Wait for headers."""
@@ -114,13 +89,8 @@ class TimedConnection(H11Protocol):
         if encrypted is not None:  # its handshake is complete, and a certificate of the client verified
             names = certificate_names(encrypted.getpeercert())
             self.app_state = {**self.app_state, CERTIFICATE_NAMES: names}
-        beyond = len(self.connections) - connection_limit()
-        if beyond > _REFUSING:
-            transport.abort()
-            return
-        self._refused = beyond > 0
-        if self._refused:
-            _warn()
+        connection = self._listener.connection(transport.get_extra_info("socket").fileno())
+        self._refused = connection is not None and connection.established()
         self._time_headers()
 
     def data_received(self, data: bytes) -> None:
