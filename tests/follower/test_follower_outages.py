@@ -159,11 +159,13 @@ def test_a_message_is_of_bounded_size(service: FaultyService, monkeypatch: pytes
     sizes: list[int] = []
     send = GrpcTransport._send
 
-    def counted(transport: GrpcTransport, requests: Sequence[StreamRequest], answers: Any) -> list[int]:
+    def counted(
+        transport: GrpcTransport, requests: Sequence[StreamRequest], answers: Any, timeout_s: float
+    ) -> list[int]:
         sizes.extend(
             sum(len(step.new_token_ids) // 4 for step in request.steps.items) for request in requests
         )
-        return send(transport, requests, answers)
+        return send(transport, requests, answers, timeout_s)
 
     with Follower(service.address, QUICK, [(PATH, "")]) as follower:
         assert follower.wait(PATH, 60)

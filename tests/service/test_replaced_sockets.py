@@ -21,7 +21,7 @@ import pytest
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import ServiceUnavailableError
-from suffixsvc.transport.identity import ClientIdentity
+from suffixsvc.transport.identity import CallCredential
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
 from suffixsvc_client.protocol.effects import Call
 from suffixsvc_client.transport import grpc_aio, grpc_sync
@@ -102,10 +102,10 @@ def test_a_process_of_another_user_that_replaces_a_checked_socket_is_sent_nothin
     start_call = grpc_sync.start_call
     to_do: list[Callable[[], object]] = []
 
-    def just_after_the_check(channel: Any, call: Call, identity: ClientIdentity) -> Any:
+    def just_after_the_check(channel: Any, call: Call, credential: CallCredential, timeout_s: float) -> Any:
         while to_do:
             to_do.pop(0)()
-        return start_call(channel, call, identity)
+        return start_call(channel, call, credential, timeout_s)
 
     for module in (grpc_sync, grpc_aio):
         monkeypatch.setattr(module, "start_call", just_after_the_check)
