@@ -104,12 +104,12 @@ def measure_worker_queries(
         tempfile.TemporaryDirectory(prefix="sfx-") as name,
         worker_process(Path(name), model, threads, options) as address,
         DraftWorkerClient(address) as client,
-        client.stub() as stub,
+        client.connected() as worker,
     ):
         described = client.describe()
         tokens = [1 + i % 97 for i in range(_WORKER_CONTEXT + calls)]  # arbitrary
         requests: queue.SimpleQueue[pb.WorkerDraftRequest | None] = queue.SimpleQueue()
-        answers = stub.Draft(iter(requests.get, None), timeout=_WORKER_TIMEOUT_S)
+        answers = worker.stub.Draft(iter(requests.get, None), timeout=_WORKER_TIMEOUT_S)
         taken: list[float] = []
         around: list[float] = []
         for kept in (0, *range(_WORKER_CONTEXT, _WORKER_CONTEXT + calls)):
