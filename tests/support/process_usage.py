@@ -29,9 +29,11 @@ class Usage:
 
 
 def usage_of(pid: int) -> Usage:
-    """Raises FileNotFoundError or ProcessLookupError: there is no such process."""
+    """Raises FileNotFoundError or ProcessLookupError: the process has ended."""
     status = Path(f"/proc/{pid}/status").read_text()
     found = {name: int(value) for name, value in re.findall(r"^(\w+):\s*(\d+)", status, re.MULTILINE)}
+    if "VmRSS" not in found:  # a zombie
+        raise ProcessLookupError(pid)
     return Usage(
         1024 * found["VmRSS"],
         1024 * found["RssAnon"],
