@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import queue
 import random
 import uuid
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from support.idle_calls import connection
 from support.isolation import GRANTS, RESTRICTED, check_isolation, isolated_service
 from support.measured_servers import MeasuredServer, measured_server
 from support.timing_differences import WARM_CALLS, difference
+from support.watching import hello
 
 Figure = Callable[[str, object, str], None]
 SECRET = "victim/secret"
@@ -199,17 +201,30 @@ def _raw(attack: Attack, method: str, request: Any) -> list[Any]:
 
 
 def _watch(attack: Attack, path: str) -> None:
-    requests = [
-        watch_pb2.WatchRequest(hello=watch_pb2.WatchHello(protocol=1, follower_id="m")),
-        watch_pb2.WatchRequest(follow=watch_pb2.FollowNamespace(namespace=path)),
-    ]
+    """Follow; the requests stay open, because a service need not answer all of them once they have ended."""
+    requests: queue.SimpleQueue[watch_pb2.WatchRequest | None] = queue.SimpleQueue()
+    requests.put(hello())
+    requests.put(watch_pb2.WatchRequest(follow=watch_pb2.FollowNamespace(namespace=path)))
     with connection(attack.server.address) as channel:
         stub = suffix_cache_pb2_grpc.SuffixCacheStub(channel)
-        call: Any = stub.Watch(iter(requests), metadata=attack.metadata("mallory"), timeout=60)
-        for reply in call:
-            if reply.HasField("refused"):
-                raise wire.error_from_detail(reply.refused.error)
-            assert reply.WhichOneof("reply") == "welcome"
+        call: Any = stub.Watch(iter(requests.get, None), metadata=attack.metadata("mallory"), timeout=60)
+        try:
+            for reply in call:
+                if reply.HasField("refused"):
+                    raise wire.error_from_detail(reply.refused.error)
+                assert reply.WhichOneof("reply") == "welcome"
+        finally:
+            requests.put(None)
+            call.cancel()
+
+
+def _denial(call: Callable[[], object], what: str) -> str:
+    """The error of a call that must be denied."""
+    try:
+        call()
+    except PermissionDeniedError as error:
+        return str(wire.detail_from_error(error))
+    raise AssertionError(f"not denied: {what}")
 
 
 def test_names_and_rights(attack: Attack, tmp_path: Path, figure: Figure) -> None:
@@ -219,10 +234,7 @@ def test_names_and_rights(attack: Attack, tmp_path: Path, figure: Figure) -> Non
     for path in (SECRET, absent, "victim", "other/x"):
         answers = {}
         for name, call in _calls(attack, path, tmp_path).items():
-            with pytest.raises(PermissionDeniedError) as raised:
-                call()
-            detail = wire.detail_from_error(raised.value)
-            answers[name] = str(detail).replace(path, "PATH")
+            answers[name] = _denial(call, f"{name} {path}").replace(path, "PATH")
         found[path] = answers
     assert all(answers == found[absent] for answers in found.values())
     assert [record.path for record in attack.mallory.namespaces()] in ([], ["mallory/own"])
@@ -276,7 +288,7 @@ def test_statistics_do_not_move(attack: Attack, figure: Figure) -> None:
 
 def test_timing(attack: Attack, full: bool, figure: Figure) -> None:
     """Alternating calls; the control compares two calls that are equal by construction."""
-    samples = 20_000 if full else 600
+    samples = 20_000 if full else 400
     with contextlib.ExitStack() as stack:
         channel = stack.enter_context(connection(attack.server.address))
         for what, make in _pairs(attack, channel, samples).items():

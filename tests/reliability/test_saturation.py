@@ -33,6 +33,9 @@ PROCESSES = 2
 MAX_STREAMS, FEW_STREAMS = 256, 16
 #: share of the best throughput that more streams may not fall below
 FLAT = 0.8
+#: admitted steps, as shares of the allowed ones, after the time that a full bucket of one second lasts
+LEAST, MOST = 0.9, 1.1
+BUCKET_SECONDS = 1.5
 #: refusals: p50, and p99 against that of the echo
 REFUSAL_MS = 5.0
 REFUSAL_RATIO = 2.0
@@ -124,22 +127,25 @@ class Bench:
             namespace=f"{who}/agents",
         )
 
-    def load(self, kind: str, streams: int, rate: float, seconds: float, who: str = "heavy") -> Answers:
-        """A load of all client processes together."""
+    def load(
+        self, kind: str, streams: int, rate: float, seconds: float, who: str = "heavy", skip: float = 0.0
+    ) -> Answers:
+        """A load of all client processes together; answers in the first ``skip`` seconds do not count."""
         clients = self.clients[:PROCESSES]
         for client in clients:
-            self.prepare(client, kind, streams // PROCESSES, rate / PROCESSES, seconds, who)
+            self.prepare(client, kind, streams // PROCESSES, rate / PROCESSES, skip + seconds, who)
         for client in clients:
             client.begin()
-        return _answers([client.end() for client in clients], seconds)
+        return _answers([client.end() for client in clients], skip, seconds)
 
     def close(self) -> None:
         for client in self.clients:
             client.close()
 
 
-def _answers(tables: list[Floats], seconds: float) -> Answers:
+def _answers(tables: list[Floats], skip: float, seconds: float) -> Answers:
     rows = np.concatenate(tables)
+    rows = rows[rows[:, 0] >= skip]
     refused = rows[:, 2] > 0
     return Answers(rows[~refused, 1], rows[refused, 1], seconds)
 
@@ -168,7 +174,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 def test_throughput_is_flat_past_saturation(bench: Bench, full: bool, figure: Figure) -> None:
     """Closed loops: as many messages in flight as streams. Each number is the best of its rounds."""
-    seconds, rounds = (10.0, 3) if full else (2.0, 1)
+    seconds, rounds = (10.0, 3) if full else (1.2, 1)
     streams = (2, 4, 8, 16, 32)
     rates: dict[str, list[float]] = {"step": [0.0] * len(streams), "echo": [0.0] * len(streams)}
     for _ in range(rounds):
@@ -188,7 +194,7 @@ def test_throughput_is_flat_past_saturation(bench: Bench, full: bool, figure: Fi
 
 def test_overload_is_refused_at_once(bench: Bench, full: bool, figure: Figure) -> None:
     """Open loops at 1, 2 and 4 times what a principal may send: up to half of what the service can take."""
-    seconds, rounds = (10.0, 9) if full else (1.2, 5)
+    seconds, rounds = (10.0, 9) if full else (1.2, 3)
     capacity = bench.load("step", 8, 0, 1.5).rate
     allowed = round(capacity / 8)
     figure("allowed / possible, steps per second", f"{allowed} / {capacity:.0f}", "")
@@ -198,18 +204,15 @@ def test_overload_is_refused_at_once(bench: Bench, full: bool, figure: Figure) -
         for times in (1, 2, 4):
             admitted, refused, bare = list[float](), list[Floats](), list[Floats]()
             for _ in range(rounds):
-                found = bench.load("step", 8, times * allowed, seconds)
+                found = bench.load("step", 8, times * allowed, seconds, skip=BUCKET_SECONDS)
                 admitted.append(found.rate)
                 refused.append(found.refused)
                 bare.append(bench.load("echo", 8, times * allowed, seconds).answered)
             rate = float(np.median(admitted))
-            most = allowed * (1 + 1.2 / seconds)  # a bucket holds what one second brings
             figure(
-                f"offered {times}x: admitted steps per second",
-                f"{rate:.0f}",
-                f"{0.9 * allowed:.0f} .. {most:.0f}",
+                f"offered {times}x: admitted / allowed", f"{rate / allowed:.2f}", f"{LEAST:.2f} .. {MOST:.2f}"
             )
-            if not 0.9 * allowed <= rate <= most:
+            if not LEAST <= rate / allowed <= MOST:
                 failed.append(f"{times}x: {rate:.0f} admitted")
             if times > 1:
                 failed += _refusals(f"offered {times}x", refused, bare, figure)
@@ -219,7 +222,7 @@ def test_overload_is_refused_at_once(bench: Bench, full: bool, figure: Figure) -
 
 
 def test_streams_beyond_the_limit_are_refused_at_once(bench: Bench, full: bool, figure: Figure) -> None:
-    seconds, rounds = (10.0, 9) if full else (1.2, 5)
+    seconds, rounds = (10.0, 9) if full else (1.2, 3)
     refused, bare = list[Floats](), list[Floats]()
     holder = bench.clients[-1]
     bench.prepare(holder, "held", FEW_STREAMS, FEW_STREAMS, 2 * rounds * (seconds + 1.0), "light")
@@ -230,12 +233,15 @@ def test_streams_beyond_the_limit_are_refused_at_once(bench: Bench, full: bool, 
         refused.append(found.refused)
         bare.append(bench.load("echo-streams", 4, 100, seconds).answered)
     holder.end()
-    failed = _refusals("streams beyond the limit", refused, bare, figure)
+    failed = list(_refusals("streams beyond the limit", refused, bare, figure))
     assert not failed, failed
 
 
 def _refusals(what: str, refused: list[Floats], bare: list[Floats], figure: Figure) -> Iterator[str]:
-    """p50 of refusals, and their p99 against that of the echo in the same round: medians over the rounds."""
+    """p50 of refusals, and their p99 against that of the echo in the same round: medians over the rounds.
+
+    A p50 above the bound fails where it is above that of the echo, too: else the machine is that slow.
+    """
     found, control = (
         np.array([np.percentile(each, (50, 99)) / 1e3 for each in rows]) for rows in (refused, bare)
     )
@@ -244,9 +250,10 @@ def _refusals(what: str, refused: list[Floats], bare: list[Floats], figure: Figu
     ratio = float(np.median(found[:, 1] / control[:, 1]))
     figure(f"{what}: refusals", sum(map(len, refused)), "> 0")
     figure(f"{what}: p50, p99 of the echo", f"{echo50:.2f}, {echo99:.2f} ms", "")
-    figure(f"{what}: p50, p99 of refusals", f"{p50:.2f}, {p99:.2f} ms", f"p50 <= {REFUSAL_MS:.0f} ms")
+    must = f"p50 <= {REFUSAL_MS:.0f} ms, or {echo50:.2f} as the echo"
+    figure(f"{what}: p50, p99 of refusals", f"{p50:.2f}, {p99:.2f} ms", must)
     figure(f"{what}: p99 of refusals / of the echo", f"{ratio:.2f}", f"<= {REFUSAL_RATIO:.0f}")
-    if p50 > REFUSAL_MS or ratio > REFUSAL_RATIO:
+    if p50 > max(REFUSAL_MS, echo50) or ratio > REFUSAL_RATIO:
         yield f"{what}: {p50:.2f}, {p99:.2f} ms; the echo {echo50:.2f}, {echo99:.2f} ms; ratio {ratio:.2f}"
 
 
@@ -259,7 +266,7 @@ def test_noisy_neighbours(bench: Bench, full: bool, figure: Figure) -> None:
     The neighbour's process has the lowest priority: what it takes from the machine itself is not what the
     service takes for it. The echo is called at the same time.
     """
-    seconds, rate = (30.0, 200.0) if full else (3.0, 200.0)
+    seconds, rate = (30.0, 200.0) if full else (2.0, 200.0)
     environment = {"SUFFIXSVC_TOKEN": bench.tokens["noise"]}
     idle: list[tuple[Floats, Floats]] = []
     noisy: dict[str, tuple[Floats, Floats]] = {}

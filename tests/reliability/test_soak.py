@@ -47,7 +47,7 @@ class Form:
     p99_ratio: float
 
 
-SHORT = Form(75.0, 30.0, 0.5, 2 << 20, 20.0, 0.10, 2.0)
+SHORT = Form(65.0, 25.0, 0.5, 2 << 20, 20.0, 0.10, 2.0)
 FULL = Form(7200.0, 1200.0, 10.0, 48 << 20, 60.0, 0.05, 1.5)
 #: tokens of an output that fills a namespace
 FILL_TOKENS = 240
@@ -87,7 +87,8 @@ def clients(target: str, tokens: dict[str, str], echo: str, form: Form, folder: 
             process.wait()
 
 
-def fill(target: str, tokens: dict[str, str], max_bytes: int) -> None:
+@contextlib.contextmanager
+def filled(target: str, tokens: dict[str, str], max_bytes: int) -> Iterator[None]:
     """Write as much as the limits of the namespaces permit, and a half more, which evicts."""
     workload = Workload(99)
     for tenant in TENANTS:
@@ -100,6 +101,7 @@ def fill(target: str, tokens: dict[str, str], max_bytes: int) -> None:
                 written += 50 * FILL_TOKENS * 32  # bytes of the index and the log by token, at least
             stats = namespace.stats()
             assert 0.8 <= stats.held_bytes / max_bytes <= 1.02, "the limit is reached"
+    yield
 
 
 def test_soak(tmp_path: Path, full: bool, figure: Figure, out: Path) -> None:
@@ -113,7 +115,7 @@ def test_soak(tmp_path: Path, full: bool, figure: Figure, out: Path) -> None:
     with (
         measured_server(tmp_path, "serve", *options, *limits) as server,
         echo_process(tmp_path) as echo,
-        contextlib.nullcontext(fill(server.address, tokens, form.max_bytes)),
+        filled(server.address, tokens, form.max_bytes),
         clients(server.address, tokens, echo["tcp"], form, tmp_path) as running,
     ):
         pids = {"service": server.pid, **{name: process.pid for name, (process, _) in running.items()}}

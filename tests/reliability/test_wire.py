@@ -26,7 +26,7 @@ from support.tiny_gguf import chain_of, write_tiny_chain
 
 pb = suffix_cache_pb2
 #: malformed messages of a round by server: of the long form, 100,000 in ten rounds, and of the short one
-MESSAGES = {"serve": (6_000, 1_500), "openai": (2_000, 200), "draft-worker": (2_000, 500)}
+MESSAGES = {"serve": (6_000, 1_200), "openai": (2_000, 120), "draft-worker": (2_000, 500)}
 #: memory that a process may hold more after the last round than after the first
 GROWTH_BYTES = 24 << 20
 #: the same at any time, for the messages that are being read and answered
