@@ -100,7 +100,7 @@ def filled(target: str, tokens: dict[str, str], max_bytes: int) -> Iterator[None
                 namespace.add_outputs(workload.outputs(namespace.path, 50, FILL_TOKENS))
                 written += 50 * FILL_TOKENS * 32  # bytes of the index and the log by token, at least
             stats = namespace.stats()
-            assert 0.8 <= stats.held_bytes / max_bytes <= 1.02, "the limit is reached"
+            assert 0.8 <= stats.held_bytes / max_bytes <= 1.0, "the limit is reached"
     yield
 
 
@@ -124,6 +124,8 @@ def test_soak(tmp_path: Path, full: bool, figure: Figure, out: Path) -> None:
         assert [process.returncode for process, _ in running.values()] == [0] * 4
         config = ClientConfig(identity=ClientIdentity(token=tokens["alpha"]))
         with SuffixClient(server.address, config) as client:
+            # sessions that were retracted together leave the index less compact until the next write
+            client.namespace("alpha/agents").add_outputs(Workload(98).outputs("alpha/agents", 1, FILL_TOKENS))
             stats = client.namespace("alpha/agents").stats()
         assert server.child.running
         assert server.defects() == []
@@ -138,14 +140,15 @@ def test_soak(tmp_path: Path, full: bool, figure: Figure, out: Path) -> None:
     for name in ("opened", "closed", "discarded", "abandoned", "deleted", "steps"):
         figure(name, total.get(name, 0), "")
     figure("steps without an answer", total["empty"], "0")
-    figure("held bytes of a namespace / its limit", f"{stats.held_bytes / form.max_bytes:.2f}", "0.8 .. 1.02")
+    figure("held bytes of a namespace / its limit", f"{stats.held_bytes / form.max_bytes:.2f}", "0.8 .. 1")
     assert total["empty"] == 0, [each["empty"] for each in counts.values()]
-    assert 0.8 <= stats.held_bytes / form.max_bytes <= 1.02, "the data is not at its plateau"
     failed = [
         *(each for name in samples for each in _memory(name, samples[name], form, figure)),
         *_flat("service", samples["service"], figure),
         *_latency({name: each for name, each in times.items() if "tenant" in name}, form, figure),
     ]
+    if not 0.8 <= stats.held_bytes / form.max_bytes <= 1.0:
+        failed.append("the data is not at its plateau")
     assert not failed, failed
 
 
