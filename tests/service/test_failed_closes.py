@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from suffixsvc import SuffixCache, wire
-from suffixsvc.access.caller import OPERATOR_CALLER
+from suffixsvc.access.caller import OPERATOR_CALLER, Caller
+from suffixsvc.access.control import AccessControl
 from suffixsvc.errors import (
     LimitExceededError,
     StoreError,
@@ -126,6 +127,21 @@ def test_failed_closes_are_released_for_new_sessions(handlers: Handlers, disk: F
         close(handlers, closed[0])
     with pytest.raises(UnknownSessionError, match="could not be stored"):
         handlers.step(pb.StepRequest(session_id=closed[0], new_token_ids=tokens(1)), OPERATOR_CALLER)
+
+
+def test_a_principal_at_its_own_limit_releases_nothing_of_others(
+    handlers: Handlers, disk: FailingDisk, folder: Path
+) -> None:
+    policy = folder / "policies.toml"
+    policy.write_text('[principals."alice"]\nmax_sessions = 1\n')
+    alice = Caller("alice", "none", AccessControl(policy=policy))
+    disk.failing.set()
+    kept = fail_to_close(handlers)
+    handlers.open_session(pb.OpenSessionRequest(namespace="alice/a"), alice)
+    with pytest.raises(LimitExceededError, match="principal 'alice'"):
+        handlers.open_session(pb.OpenSessionRequest(namespace="alice/a"), alice)
+    assert kept in live_ids(handlers)
+    assert counts(handlers) == (1, 0)
 
 
 def test_sessions_in_use_are_not_released_for_new_ones(handlers: Handlers, disk: FailingDisk) -> None:

@@ -83,7 +83,8 @@ class SessionRegistry:
             try:
                 entry = self.table.get_or_create(name, caller, identity, needs)
             except LimitExceededError:
-                if self._release(self.failed_closes.oldest()) == 0:
+                # a principal at a limit of its own gets no room by this, and others would lose outputs
+                if not self.table.is_full or self._release(self.failed_closes.oldest()) == 0:
                     raise
                 continue
             with entry.lock:

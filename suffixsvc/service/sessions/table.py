@@ -49,6 +49,11 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many sessions as the service may have."""
+        return len(self._entries) >= self._max_sessions
+
     def entries(self) -> list[SessionEntry]:
         """Entries of the sessions that are open or being opened."""
         with self._lock:
@@ -103,7 +108,7 @@ class SessionTable:
             self._refuse_while_draining()
             entry = self._entries.get(name.key)
             if entry is None:
-                if len(self._entries) >= self._max_sessions:
+                if self.is_full:
                     raise LimitExceededError(
                         "too many live sessions",
                         expected=f"at most {self._max_sessions}",
