@@ -30,6 +30,10 @@ class Rights(Protocol):
     def rates(self) -> RateLimiter:
         """What principals have sent."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether there are several principals."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -85,6 +89,11 @@ class Caller:
     def limits(self) -> PrincipalLimits:
         """The limits of the caller's principal."""
         return self._rights.limits(self.principal)
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether there are principals besides the caller's."""
+        return self._rights.shared
 
     def admit(self, message: bytes) -> bytes:
         """Count a message that the caller has sent, and return it.
@@ -163,6 +172,10 @@ class _EveryRight:
     @property
     def rates(self) -> RateLimiter:
         return _RATES
+
+    @property
+    def shared(self) -> bool:
+        return False
 
 
 #: the caller where access is not controlled

@@ -115,6 +115,11 @@ class AccessControl:
         return frozenset((*of_tokens, *policy.certificates.values(), *policy.users.values()))
 
     @property
+    def shared(self) -> bool:
+        """Whether tokens and certificates stand for several principals."""
+        return self._required and len(self.principals) > 1
+
+    @property
     def insecure_network(self) -> bool:
         """Whether callers from other machines are treated as those of this one."""
         return self._insecure_network

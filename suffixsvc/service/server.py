@@ -94,7 +94,7 @@ class SuffixServer:
         self._health = HealthServicer()
         self._cache = cache
         self.handlers.background_tasks = self._background_tasks()
-        admission = Admission(max_streams, max_followers)
+        admission = Admission(max_streams, max_followers, lambda: self._access.shared)
         self._interceptor = CallInterceptor(self._access, admission, self.handlers.readers, self._stalled)
         self._access.on_change(self._apply_access)
         self._server = self._assemble(admission.threads)

@@ -17,6 +17,9 @@ A call over the limit is refused (RESOURCE_EXHAUSTED) instead of queued, unless 
 sent nothing for SILENT_SECONDS: the oldest of those is preempted (cancelled in favour of the new call). Calls
 that are opened and send nothing therefore cannot block calls that send something.
 
+Where several principals have credentials, each takes at most as many permits of a kind as it leaves, or one:
+a principal that takes all it can get leaves permits for every other one.
+
 A call is preemptible until its first message has been read, not until it has arrived: gRPC for Python does
 not report arrivals. SILENT_SECONDS is the time that the call's thread has for reading it.
 """
@@ -26,11 +29,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
+from suffixsvc.access.principals import OPERATOR
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.runtime.closing import ClosedOnExit
 
@@ -68,9 +73,16 @@ class Admission:
     Args:
         max_streams: limit on concurrent calls of Stream.
         max_followers: limit on concurrent calls of Watch; 0: following is not allowed.
+        shared: whether several principals have credentials.
     """
 
-    def __init__(self, max_streams: int, max_followers: int = MAX_FOLLOWERS) -> None:
+    def __init__(
+        self,
+        max_streams: int,
+        max_followers: int = MAX_FOLLOWERS,
+        shared: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._shared = shared
         self._others = _CallLimit("calls of one request", MAX_SHORT_CALLS)
         self._kinds = {
             CHECK: _CallLimit("health checks", MAX_CHECKS),
@@ -100,18 +112,19 @@ class Admission:
         """Size of the server's thread pool: one thread per permit, and those for calls that are refused."""
         return sum(kind.limit for kind in (*self._kinds.values(), self._others)) + _REFUSING_THREADS
 
-    def acquire(self, method: str, cancel: Callable[[], object]) -> CallPermit:
+    def acquire(self, method: str, cancel: Callable[[], object], principal: str = OPERATOR) -> CallPermit:
         """Acquire a permit for a call; the caller closes it when the call ends.
 
         Args:
             method: with its service, as in "/grpc.health.v1.Health/Check".
             cancel: ends the call; used to preempt it before :meth:`CallPermit.mark_received`.
+            principal: of the caller.
 
         Raises:
-            LimitExceededError: all permits of the call's kind are in use.
+            LimitExceededError: all permits of the call's kind are in use, or the principal has its share.
         """
         known = _REFLECTION if method.startswith(_REFLECTION) else method
-        return self._kinds.get(known, self._others).acquire(cancel)
+        return self._kinds.get(known, self._others).acquire(cancel, principal, self._shared)
 
 
 class CallPermit(ClosedOnExit):
@@ -120,11 +133,13 @@ class CallPermit(ClosedOnExit):
     Args:
         kind: its kind, whose lock guards the permit.
         cancel: ends the call.
+        principal: of its caller.
     """
 
-    def __init__(self, kind: _CallLimit, cancel: Callable[[], object]) -> None:
+    def __init__(self, kind: _CallLimit, cancel: Callable[[], object], principal: str) -> None:
         self._kind = kind
         self.cancel = cancel
+        self.principal = principal
         self.since = time.monotonic()
         #: another call holds the permit
         self.preempted = False
@@ -144,7 +159,8 @@ class CallPermit(ClosedOnExit):
         """Return the permit at the end of the call."""
         with self._kind.lock:
             self._kind.silent.pop(self, None)
-            self._kind.in_use -= not self.preempted
+            if not self.preempted:
+                self._kind.released(self)
 
 
 class _CallLimit:
@@ -156,17 +172,23 @@ class _CallLimit:
         self._remedy = remedy
         self.lock = threading.Lock()
         self.in_use = 0
+        #: of these, those of each principal
+        self._of = Counter[str]()
         #: preemptible calls, whose first message has not been read; an ordered set, the oldest first
         self.silent: dict[CallPermit, None] = {}
 
-    def acquire(self, cancel: Callable[[], object]) -> CallPermit:
+    def acquire(self, cancel: Callable[[], object], principal: str, shared: Callable[[], bool]) -> CallPermit:
         preempted = None
         with self.lock:
-            permit = CallPermit(self, cancel)  # under the lock, so that `silent` is ordered by time
-            if self.in_use < self.limit:
-                self.in_use += 1
-            else:
-                preempted = self._preempt_oldest(permit.since - SILENT_SECONDS)
+            permit = CallPermit(self, cancel, principal)  # under the lock: `silent` is ordered by time
+            own = self._of[principal]
+            has_share = principal != OPERATOR and 0 < own >= self.limit - self.in_use and shared()
+            if has_share or self.in_use >= self.limit:
+                of = principal if has_share else None
+                preempted = self._preempt_oldest(permit.since - SILENT_SECONDS, of)
+                self.released(preempted)
+            self.in_use += 1
+            self._of[principal] += 1
             self.silent[permit] = None
         if preempted is not None:
             # An error here, such as that of a closed log pipe, would leak the permit: the new call holds it
@@ -177,18 +199,37 @@ class _CallLimit:
                 log.info("a silent call was preempted", kind=self._name)
         return permit
 
-    def _preempt_oldest(self, silent_since: float) -> CallPermit:
+    def _preempt_oldest(self, silent_since: float, principal: str | None) -> CallPermit:
         """Take the permit of the oldest silent call, with the lock held.
+
+        Args:
+            principal: of its caller; None: any.
 
         Raises:
             LimitExceededError: no call has been silent for long enough.
         """
-        oldest = next(iter(self.silent), None)
+        found = (each for each in self.silent if principal is None or each.principal == principal)
+        oldest = next(found, None)
         if oldest is None or oldest.since > silent_since:
-            raise self.refused()
+            raise self.refused() if principal is None else self._refused_share(principal)
         del self.silent[oldest]
         oldest.preempted = True
         return oldest
+
+    def released(self, permit: CallPermit) -> None:
+        """Count a permit that is returned, with the lock held."""
+        self.in_use -= 1
+        self._of[permit.principal] -= 1
+        if not self._of[permit.principal]:
+            del self._of[permit.principal]
+
+    def _refused_share(self, principal: str) -> LimitExceededError:
+        return LimitExceededError(
+            f"{self._name} of the principal {principal!r} must be at most as many as it leaves to others",
+            expected=f"at most {self.limit - self.in_use}",
+            got=self._of[principal] + 1,
+            remedy=self._remedy,
+        )
 
     def refused(self) -> LimitExceededError:
         return LimitExceededError(

@@ -142,7 +142,7 @@ class CallInterceptor(grpc.ServerInterceptor):
                 caller = caller_of(context, self._access)
                 call.name_principal(caller.principal)
                 with (
-                    self._admission.acquire(method, context.cancel) as permit,
+                    self._admission.acquire(method, context.cancel, caller.principal) as permit,
                     self.live_calls.registered(context, caller) if lasting else contextlib.nullcontext(),
                 ):
                     yield permit, (caller,) if method.startswith(_OURS) else ()

@@ -122,6 +122,7 @@ class SessionTable:
                         got=most + 1,
                         remedy="Close finished sessions.",
                     )
+                self._require_share(name.scope, caller)
                 self._live[name.scope] += 1
                 slot = SessionSlot()
                 entry = self._entries[name.key] = SessionEntry(name, caller, identity, needs, slot, slot)
@@ -132,6 +133,18 @@ class SessionTable:
                     got=f"namespace {identity[0]}",
                 )
             return entry
+
+    def _require_share(self, scope: str, caller: Caller) -> None:
+        """Raise LimitExceededError if a principal has as many sessions as it leaves to others."""
+        own, left = self._live[scope], self._max_sessions - len(self._entries)
+        if scope and 0 < own >= left and caller.is_one_of_several:
+            raise LimitExceededError(
+                f"live sessions of the principal {caller.principal!r} must be at most as many as it leaves "
+                "to others",
+                expected=f"at most {left}",
+                got=own + 1,
+                remedy="Close finished sessions, or serve with a larger --max-sessions.",
+            )
 
     def remove_unopened(self, entry: SessionEntry) -> None:
         """Remove an entry whose session could not be opened."""
