@@ -25,8 +25,7 @@ from suffixsvc.runtime.server_lifecycle import (
 from suffixsvc.service.calls.admission import MAX_FOLLOWERS
 from suffixsvc.service.listeners.listen import TcpAddress, parse_address, prepare, require_unix_address
 from suffixsvc.service.logs import LogFormat, configure_logs
-from suffixsvc.service.metrics.collector import DEFAULT_NAMESPACES, service_registry
-from suffixsvc.service.metrics.http_server import MetricsServer, metrics_address, prepare_metrics
+from suffixsvc.service.metrics.definitions import DEFAULT_NAMESPACES
 from suffixsvc.service.recovery import recovery_progress
 from suffixsvc.service.server import SuffixServer
 from suffixsvc.transport.tls import ServerTls
@@ -94,9 +93,7 @@ def _serve_until_signal(config: ServeConfig) -> None:
     secure, shared = config.insecure_network or config.tls is not None, config.socket_mode != OWNER_ONLY
     for address in addresses:  # before a recovery that may take minutes
         prepare(address, insecure_network=secure, shared=shared)
-    metrics = None if config.metrics is None else metrics_address(config.metrics)
-    if metrics is not None:
-        prepare_metrics(metrics, insecure_network=config.insecure_network)
+    metrics = None if config.metrics is None else _prepared(config.metrics, config.insecure_network)
     access = AccessControl(
         TokenFile(config.tokens or config.data / TOKENS_FILE),
         config.policies,
@@ -131,6 +128,17 @@ def _serve_until_signal(config: ServeConfig) -> None:
     log.info("stopped")
 
 
+def _prepared(metrics: str, insecure_network: bool) -> TcpAddress:
+    from suffixsvc.service.metrics.http_server import (  # noqa: PLC0415 - prometheus_client is slow to load
+        READ_METRICS,
+        metrics_address,
+    )
+
+    address = metrics_address(metrics)
+    prepare(address, insecure_network=insecure_network, danger=READ_METRICS)
+    return address
+
+
 @contextlib.contextmanager
 def _served_metrics(
     cache: SuffixCache,
@@ -143,6 +151,9 @@ def _served_metrics(
     if address is None:
         yield {}
         return
+    from suffixsvc.service.metrics.collector import service_registry  # noqa: PLC0415 - as above
+    from suffixsvc.service.metrics.http_server import MetricsServer  # noqa: PLC0415
+
     registry = service_registry(cache, server.handlers, config.metrics_namespaces)
     with MetricsServer(registry, address, access, insecure_network=config.insecure_network) as served:
         yield {"metrics": f"http://{served.address}/metrics"}

@@ -28,7 +28,13 @@ from suffixsvc.runtime.grpc_poller import use_low_latency_poller
 __all__ = ["ForkedVerb", "start_verb"]
 
 #: what `suffixsvc serve` imports after it has parsed its options
-LOADED = ("suffixsvc_cli.base.logs", "suffixsvc_cli.server.serve", "suffixsvc.service.run")
+LOADED = (
+    "suffixsvc_cli.base.logs",
+    "suffixsvc_cli.server.serve",
+    "suffixsvc.service.run",
+    "suffixsvc.service.metrics.collector",
+    "suffixsvc.service.metrics.http_server",
+)
 
 
 class ForkedVerb:

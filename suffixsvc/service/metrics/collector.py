@@ -14,7 +14,7 @@ from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.metric_definitions import Metric
 from suffixsvc.service.metrics import definitions as metrics
-from suffixsvc.service.metrics.definitions import PREFIX, Reading
+from suffixsvc.service.metrics.definitions import DEFAULT_NAMESPACES, PREFIX, Reading
 from suffixsvc.service.metrics.namespace_series import NamespaceSeries, grouped_sums
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from suffixsvc.index.output_use import Distribution
     from suffixsvc.service.handlers import Handlers
 
-#: namespaces with series of their own, by default
-DEFAULT_NAMESPACES: Final = 200
 #: connected followers with series of their own: those with the largest lag
 MAX_FOLLOWERS: Final = 100
 

@@ -18,6 +18,8 @@ from suffixsvc.metric_definitions import (
 )
 
 PREFIX: Final = "suffixsvc_"
+#: namespaces with series of their own, by default
+DEFAULT_NAMESPACES: Final = 200
 
 
 class Reading(NamedTuple):
