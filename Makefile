@@ -70,10 +70,12 @@ test-disturbed: setup  ## run every test on a slowed-down machine; HOW='busy slo
 	    echo "test-disturbed: $$how"; tools/test_disturbed.sh "$$how" $(PYTEST_ARGS); \
 	done
 
-# FULL=1 runs the long form (hours), whose figures are in docs/reliability.md. ROWS='crashes soak' runs some rows.
+# FULL=1 runs the long form (hours), whose figures are in docs/reliability.md, and then every other test in its long
+# form (tests/support/long_form.py). ROWS='crashes soak' runs some rows, and nothing else.
 reliability: setup  ## crash, starve, flood and attack a running service; a table at the end (FULL=1: hours)
 	@RELIABILITY_FULL=$(or $(FULL),0) $(BIN)/python -m pytest -m reliability -v \
 	    $(or $(foreach row,$(ROWS),tests/reliability/test_$(row).py),tests/reliability) $(PYTEST_ARGS)
+	@$(if $(filter-out 0,$(FULL)),$(if $(ROWS),,RELIABILITY_FULL=1 tools/test.sh $(PYTEST_ARGS)))
 
 # LLAMA_CPP_BIN=DIR uses the programs of an existing llama.cpp. JOBS=1 compiles one file at a time.
 interop: setup  ## compare lookup caches with llama.cpp's own programs (built once, about 15 minutes)

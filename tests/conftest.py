@@ -17,9 +17,10 @@ import structlog
 from hypothesis import settings
 
 from suffixsvc.errors import ModelNotFoundError
+from support.long_form import rounds
 
 # A test is never timed: how long an example takes is the machine's business.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, max_examples=rounds(40, full=100))
 settings.load_profile("untimed")
 
 # Python's own tracebacks in log lines of these processes: rich's, with the variables of every frame, take a

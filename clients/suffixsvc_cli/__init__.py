@@ -31,8 +31,7 @@ __all__ = ["VERBS", "Verb", "describe", "main"]
 USAGE_ERROR: Final = 2
 #: exit code of a shell after Ctrl-C
 INTERRUPTED: Final = 130
-#: container objects between two garbage collections; Python's 700 let the imports of a verb cause 170 of
-#: them, a tenth of a server's start
+#: objects between two garbage collections; with Python's 700 the imports of a verb caused 170 of them
 _GC_THRESHOLD: Final = 10_000
 
 
@@ -133,7 +132,7 @@ class _LazyGroup(TyperGroup):
 
 
 def _load(name: str, verb: Verb) -> Any:
-    # structlog (not for --help) imports rich, for tracebacks that no verb writes: a tenth of a server's start
+    # structlog (not for --help) imports rich, for tracebacks that no verb writes
     with _as_if_absent("rich"):
         from suffixsvc_cli.base.logs import log_to_stderr
 

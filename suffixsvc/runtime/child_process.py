@@ -20,6 +20,7 @@ from typing import Final, Self
 
 from suffixsvc.errors import ServiceError, ServiceUnavailableError
 
+_LAUNCHER: Final = Path(__file__).with_name("parent_death.py")
 _STOP_SECONDS: Final = 8.0
 _POLL_SECONDS: Final = 0.05
 #: prefixes of environment variables that children do not inherit (docs/configuration.md)
@@ -152,7 +153,8 @@ class ChildProcesses:
         """
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
         log = self.folder / f"{name}.log"
-        launcher = [sys.executable, "-m", "suffixsvc.runtime.parent_death", str(os.getpid())]
+        # -I -S: it imports nothing of a package
+        launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid())]
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: S603  # this interpreter, then the caller's command line
                 [*launcher, *line],

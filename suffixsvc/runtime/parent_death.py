@@ -1,7 +1,8 @@
-"""Launcher of a command that is killed when its parent ends: ``python -m suffixsvc.runtime.parent_death``.
+"""Launcher of a command that is killed when its parent ends: ``python -I -S parent_death.py``.
 
-Arguments: PARENT_PID COMMAND... On Linux the kernel sends SIGKILL to the command when the parent ends, also
-if the parent was killed with SIGKILL. On other systems only the parent's own clean-up applies.
+Arguments: PARENT_PID COMMAND... It imports the standard library only, to start at once. On Linux the kernel
+sends SIGKILL to the command when the parent ends, also if the parent was killed with SIGKILL. On other
+systems only the parent's own clean-up applies.
 """
 
 from __future__ import annotations

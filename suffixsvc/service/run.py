@@ -130,12 +130,12 @@ def _serve_until_signal(config: ServeConfig) -> None:
 
 def _prepared(metrics: str, insecure_network: bool) -> TcpAddress:
     from suffixsvc.service.metrics.http_server import (  # noqa: PLC0415 - prometheus_client is slow to load
-        READ_METRICS,
         metrics_address,
+        prepare_metrics,
     )
 
     address = metrics_address(metrics)
-    prepare(address, insecure_network=insecure_network, danger=READ_METRICS)
+    prepare_metrics(address, insecure_network=insecure_network)
     return address
 
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from suffixsvc.access.grants import Grant
 from support.access import ControlledService
 from support.isolation import GRANTS, RESTRICTED, check_isolation, isolated_service
+from support.long_form import rounds
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlledServ
         yield service
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=rounds(10, full=25), suppress_health_check=list(HealthCheck))
 @given(GRANTS, RESTRICTED)
 def test_no_token_without_a_grant(
     service: ControlledService, grants: list[Grant], restricted: set[str]

@@ -16,6 +16,7 @@ from suffixsvc.engine.backup.restore import restore
 from suffixsvc.engine.repair.inspection import check_folder
 from suffixsvc.store.copies import log_copy
 from support.engine_parts import parts_of
+from support.long_form import rounds
 
 PATHS = (NS, "other", "other/third")
 #: points at which the backup holds no lock
@@ -92,7 +93,7 @@ class Changes:
             del self.wanted[output_id]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=rounds(6, full=15), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**32 - 1),
     before=st.integers(0, 30),

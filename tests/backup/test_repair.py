@@ -25,6 +25,7 @@ from suffixsvc.selection import Selection
 from suffixsvc.store.files.page_walk import META, unpack_meta
 from suffixsvc.store.records import keys, log_records
 from support.engine_parts import parts_of
+from support.long_form import rounds
 
 PAGE = 4096
 
@@ -293,7 +294,7 @@ def test_no_meta_page_can_be_read(data: Path) -> None:
     assert not list(data.glob("damaged-*"))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=rounds(10, full=40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["bit", "bytes", "page", "swapped"]))
 def test_any_page_may_be_damaged(
     sound: tuple[Path, Contents],

@@ -45,6 +45,17 @@ def decoded() -> dict[str, Any]:
 OPTIONS = DecodeOptions((Path("m.gguf"),), workloads=("sql",), calls=3, rounds=1, threads=2).as_dict()
 
 
+#: made up, because they take five processes each; tests/bench/test_rpc_bench.py measures them
+IDENTITY_STEPS: list[dict[str, Any]] = [
+    {"mode": mode, "calls": 4, "ratio": 1.2, "control_ratio": 1.0, "echo_ratio": 1.1}
+    | {
+        name: {"p50": 90.0, "p90": 99.0, "p99": 120.0}
+        for name in ("tls", "plain", "control", "echo_tls", "echo")
+    }
+    for mode in ("hot", "cold")
+]
+
+
 def invoke(*args: object) -> str:
     words = [str(a) for a in args]
     with mock.patch.object(sys, "argv", ["suffixsvc", "bench", *words]):
@@ -77,7 +88,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "index.json").write_text(json.dumps(run_index_bench(small)), encoding="utf-8")
     (folder / "segment.json").write_text(json.dumps(run_segment_bench([50_000])), encoding="utf-8")
     few = ["--transport", "unix", "--kind", "unary", "--calls", "4", "--rounds", "2", "--pause-ms", "0"]
-    (folder / "rpc.json").write_text(invoke("rpc", *few, "--no-followers", "--json"), encoding="utf-8")
+    wire = json.loads(invoke("rpc", *few, "--no-followers", "--no-identities", "--json"))
+    wire["identity_steps"] = IDENTITY_STEPS
+    (folder / "rpc.json").write_text(json.dumps(wire), encoding="utf-8")
     return folder
 
 
@@ -89,6 +102,7 @@ def test_a_page_of_everything(measured: Path, tmp_path: Path) -> None:
     for heading in ("# Performance", "## Drafting", "## The index", "### Restart", "## Sealed segments"):
         assert f"{heading}\n" in text
     assert "## Over the wire" in text
+    assert all(f"| TLS and token, {row['mode']} |" in text for row in IDENTITY_STEPS)
     assert str(measured) not in text
     assert str(Path.home()) not in text
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)

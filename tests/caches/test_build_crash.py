@@ -17,12 +17,13 @@ from suffixsvc import SuffixCache
 from support.build_logs import Call, synthetic_calls, write_log
 from support.engine_parts import parts_of
 from support.forking import ForkServer
+from support.long_form import rounds
 
 pytestmark = pytest.mark.crash
 
 CALLS = synthetic_calls(11, 1200)
 #: kills in total, and at most for one build, which then completes
-KILLS = 6
+KILLS = rounds(3, full=6)
 
 #: all files in the folder of a finished build
 MADE = ["d.bin", "d.bin.manifest.json", "data", "s.bin", "s.bin.manifest.json"]

@@ -38,13 +38,10 @@ print(build(spec).counted.tokens, peak_bytes(), len(runs))
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five million ids with hardly any repeated n-gram, so that the counts are large."""
     path = tmp_path_factory.mktemp("log") / "ids.jsonl"
-    state = 1
+    rng = np.random.default_rng(1)
     with path.open("w") as file:
         for _ in range(5000):
-            ids = []
-            for _ in range(1000):
-                state = state * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407 & (1 << 64) - 1
-                ids.append(state >> 47)
+            ids = rng.integers(0, 1 << 17, 1000).tolist()
             file.write(
                 json.dumps({"response_token_ids": ids, "session_id": "s", "tokenizer": FINGERPRINT}) + "\n"
             )

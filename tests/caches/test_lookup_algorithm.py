@@ -12,6 +12,7 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.lookup.algorithm import LookupDrafter, NgramCounts
 from suffixsvc_caches.lookup.hash_order import iteration_order
 from support import lookup_oracle as oracle
+from support.long_form import rounds
 from support.lookup_tables import table_of
 from support.text_strategies import text_of
 
@@ -83,7 +84,7 @@ def test_keys_are_listed_as_by_a_list_of_buckets(keys: list[int]) -> None:
 # ----------------------------------------------------------------------------------------------- the rules
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=rounds(90, full=300))
 @given(
     static=records_,
     dynamic=records_,

@@ -19,6 +19,7 @@ from suffixsvc_caches.lookup.inspect import Record, inspect_table
 from suffixsvc_caches.lookup.pruning import prune_table
 from suffixsvc_caches.lookup.replay import LookupReplayer, Program, TokenCall
 from suffixsvc_caches.lookup.table import merge_tables, repeated_rows, unique_rows
+from support.long_form import rounds
 from support.lookup_tables import table_of
 
 tokens_ = st.integers(0, 4)
@@ -146,7 +147,7 @@ def test_every_prefix_of_a_file_is_read_or_refused(tmp_path: Path) -> None:
                 everything(path)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=rounds(90, full=300))
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, 49), st.sampled_from([-(2**31), -2, -1, 0, 1, 2, 3, 100, 2**31 - 1])),

@@ -106,16 +106,25 @@ def test_errors_are_one_line(serve: ServeProcess, tmp_path: Path) -> None:
         assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("width", [20, 39, 60, 100, 200])
-@pytest.mark.parametrize("height", [8, 24, 60])
-def test_the_view_fits_the_terminal(serve: ServeProcess, width: int, height: int) -> None:
-    with SuffixClient(serve.address, PATIENT) as client:
+@pytest.fixture(scope="module")
+def long_report() -> Report:
+    """Of a service of many namespaces with long paths."""
+    with (
+        socket_dir() as folder,
+        ServeProcess(folder).start() as serve,
+        SuffixClient(serve.address, PATIENT) as client,
+    ):
         for number in range(12):
             client.namespace(f"a/very/long/path/of/a/namespace/{number:03}").add_output([1, 2, 3])
-        report = report_of(read(client), None)
+        return report_of(read(client), None)
+
+
+@pytest.mark.parametrize("width", [20, 39, 60, 100, 200])
+@pytest.mark.parametrize("height", [8, 24, 60])
+def test_the_view_fits_the_terminal(long_report: Report, width: int, height: int) -> None:
     console = Console(width=width, height=height, force_terminal=True, color_system=None)
     with console.capture() as captured:
-        console.print(view(report, serve.address, width, height, "it does not answer"))
+        console.print(view(long_report, "unix:/run/s.sock", width, height, "it does not answer"))
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= max(height, 16)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from suffixsvc import SuffixCache
 from suffixsvc.compat.arctic import SuffixDecodingCache, SuffixDecodingDraft
+from support.long_form import rounds
 
 # ---------------------------------------------------------------------------------- documented behaviour
 
@@ -167,7 +168,7 @@ def test_a_tree_has_branches() -> None:
         assert chain.parents == list(range(-1, len(chain.parents) - 1))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=rounds(20, full=60))
 @given(
     seed=st.integers(0, 2**32),
     most=st.integers(0, 40),

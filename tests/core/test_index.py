@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from suffixsvc.core import Index
 from support import adversarial_inputs
+from support.long_form import rounds
 from support.oracle import BruteForceIndex
 from support.text_strategies import text_of
 
@@ -44,7 +45,7 @@ small_text = st.one_of(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=rounds(300, full=1000), deadline=None)
 @given(
     max_context=st.sampled_from([1, 2, 3, 5, 8, 64]),
     script=st.lists(
@@ -205,4 +206,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexMachine = IndexMachine.TestCase
-TestIndexMachine.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestIndexMachine.settings = settings(max_examples=rounds(45, full=150), stateful_step_count=25, deadline=None)

@@ -24,6 +24,7 @@ from suffixsvc.core.ngram_count import (
     tally_runs,
 )
 from suffixsvc.errors import InvalidInputError, SegmentCancelledError
+from support.long_form import rounds
 from support.ngram_oracle import MOST, Text, add, check_cut, count, follows, parse, ranked
 from support.text_strategies import text_of
 
@@ -55,7 +56,7 @@ def cuts() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=rounds(25, full=80))
 @given(texts_of(), st.data())
 def test_any_runs_of_any_texts_give_what_was_counted(texts: list[Text], data: st.DataObject) -> None:
     lowest = data.draw(st.integers(1, 16), "lowest")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
 from suffixsvc.errors import InvalidInputError
 from support import adversarial_inputs
+from support.long_form import rounds
 from support.segment_levels import levels_of
 from support.segment_oracle import ORDERS, SegmentOracle
 from support.text_strategies import text_of
@@ -111,7 +112,7 @@ def some_texts(draw: st.DrawFn) -> list[Text]:
     return texts
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=rounds(75, full=250), deadline=None)
 @given(
     texts=some_texts(),
     hub_min=st.sampled_from([0, 2, 3, 7]),
@@ -145,7 +146,7 @@ def test_a_segment_answers_as_brute_force_does(
         require_equal(reopened, oracle, context, orders)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(45, full=150), deadline=None)
 @given(
     parts=st.lists(some_texts(), min_size=1, max_size=4),
     forgotten=st.sets(st.integers(0, 60), max_size=6),

@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 
 from suffixsvc.core import Index, Session, new_learner
 from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
+from support.long_form import rounds
 from support.segment_oracle import SegmentOracle
 from support.union_oracle import CONSIDERED, UnionOracle
 
@@ -281,7 +282,7 @@ class World:
             assert [votes[candidates.index(t)] for t in both] == [their_votes[others.index(t)] for t in both]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(20, full=60), deadline=None)
 @example(seed=3052, hub_min=0)
 @example(seed=117829211, hub_min=0)  # a prompt's tail hides a match from the hot index
 @given(seed=st.integers(0, 2**32), hub_min=st.sampled_from([0, 2, 4]))

@@ -1,4 +1,7 @@
-"""10,000 hostile answers over a real socket never change what a model writes, bit for bit (form (c))."""
+"""Thousands of hostile answers over a real socket never change what a model writes, bit for bit (form (c)).
+
+10,000 of them in the long form, ``make reliability FULL=1``.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from suffixsvc_driver.sampling.settings import GREEDY, Sampling
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.single import LlamaTarget
 from support.hostile_service import hostile_service
+from support.long_form import rounds
 from support.targets import WIDTH_INDEPENDENT
 from support.tiny_kinds import KINDS
 
-ANSWERS = 10_000
+ANSWERS = rounds(3_000, full=10_000)
 #: almost free drafts, so that as many as possible are sent
 CARELESS = CostCurve.linear(0.001, 32)
 SAMPLINGS = [GREEDY, Sampling(temperature=1.0, top_k=40, seed=2)]

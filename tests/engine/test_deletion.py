@@ -17,6 +17,7 @@ from suffixsvc.access.policy_file import read_policy_file
 from suffixsvc.core import new_learner
 from suffixsvc.errors import InvalidInputError, NoStoreError, UnknownNamespaceError
 from support.engine_parts import index_of, parts_of
+from support.long_form import rounds
 from support.stored import stored_outputs
 
 Opener = Callable[..., SuffixCache]
@@ -165,7 +166,7 @@ def test_an_unknown_namespace_is_an_error(opened: Opener) -> None:
     assert cache.delete(Selection(principal="ann")) == Deletion()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(20, full=60), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("ab"), st.sampled_from(["", "p", "q"]), st.integers(0, 2)), max_size=9

@@ -14,6 +14,7 @@ from sealing_testing import NS, files, ngram_oracle, ngrams, open_cache
 
 from support.engine_parts import parts_of
 from support.forking import ForkServer
+from support.long_form import rounds
 from support.stored import stored_outputs
 
 pytestmark = pytest.mark.crash
@@ -23,7 +24,7 @@ POINTS += ["merge-built", "merge-entered", "merge-published", "merge-removed"]
 POINTS += ["begun", "written", "committed", "acknowledged"]
 #: runs on one folder, in order; "" is a kill at a random time, with the background thread
 LIVES = [*POINTS, *[""] * 10]
-FOLDERS = 3
+FOLDERS = rounds(1, full=3)
 
 
 class Truth:

@@ -14,6 +14,7 @@ from sealing_testing import files, ngram_oracle, ngrams, open_cache, output
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.types import NewOutput
 from support.engine_parts import parts_of
+from support.long_form import rounds
 
 PATHS = ("a", "a/b")
 #: outputs of 3 .. 40 tokens: a seal takes a few
@@ -174,5 +175,8 @@ class SealingMachine(RuleBasedStateMachine):
 
 TestSealingModel = SealingMachine.TestCase
 TestSealingModel.settings = settings(
-    max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=rounds(10, full=40),
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )

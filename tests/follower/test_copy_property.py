@@ -25,6 +25,7 @@ from suffixsvc.types import NewOutput, OutputId
 from suffixsvc_follower.contents.mirrors import LivePiece
 from suffixsvc_follower.contents.namespace_copy import NamespaceCopy
 from suffixsvc_follower.contents.own_writes import OwnWrite
+from support.long_form import rounds
 
 
 class World:
@@ -143,7 +144,7 @@ class World:
         self.copy.mirrors.clear()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(rounds(2, full=5)))
 def test_a_copy_holds_what_the_log_holds(place: Path | None, seed: int) -> None:
     print("seed", seed)
     with SuffixCache(place, limits=Limits(seal_tokens=64), background=False) as cache:
@@ -159,7 +160,7 @@ def test_a_copy_holds_what_the_log_holds(place: Path | None, seed: int) -> None:
             world.writes = []
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(rounds(3, full=6)))
 def test_a_copy_drafts_as_a_fresh_index_does(tmp_path: Path, seed: int) -> None:
     """Where no recency decides: each context has one follower."""
     print("seed", seed)

@@ -19,12 +19,13 @@ from suffixsvc_follower import Follower
 from suffixsvc_follower.stream import connection
 from support.following import followed, held
 from support.forking import ForkServer
+from support.long_form import rounds
 from support.serving import ServeProcess, eventually, socket_dir
 from support.stored import stored_outputs
 
 pytestmark = pytest.mark.crash
 
-ROUNDS = int(os.environ.get("FOLLOWER_CRASH_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("FOLLOWER_CRASH_ROUNDS", rounds(3, full=6)))
 
 
 class Truth:

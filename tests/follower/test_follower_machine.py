@@ -32,6 +32,7 @@ from suffixsvc_follower import Follower, FollowerConfig, FollowerSession, Follow
 from suffixsvc_follower.contents.namespace_copy import NamespaceCopy
 from suffixsvc_follower.stream import connection
 from support.following import followed, held, logged
+from support.long_form import rounds
 from support.serving import eventually
 
 #: "small" has a limit, so that the service evicts from it
@@ -46,7 +47,7 @@ CONFIG = FollowerConfig(
 )
 #: tokens by which an output is recognised: all of its tokens occur in no other
 KEY = 4
-EXAMPLES = int(os.environ.get("FOLLOWER_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("FOLLOWER_EXAMPLES", rounds(3, full=6)))
 
 Tokens = tuple[int, ...]
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from support.long_form import rounds
 from support.wire_target import KINDS, Services, run_one, seeds
 
 LINES = Path(__file__).with_name("wire_corpus.txt").read_text(encoding="ascii").split()
@@ -36,7 +37,7 @@ def test_every_input_is_answered_or_refused(services: Services) -> None:
 
 
 @given(st.sampled_from(CORPUS), st.randoms(use_true_random=False), st.integers(1, 4))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=rounds(150, full=500), deadline=None)
 def test_mutated_inputs_are_answered_or_refused(
     services: Services, data: bytes, choice: random.Random, changes: int
 ) -> None:

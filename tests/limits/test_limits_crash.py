@@ -15,13 +15,14 @@ from limits_testing import index_is_log, text
 
 from suffixsvc import SuffixCache
 from support.forking import ForkServer
+from support.long_form import rounds
 from support.stored import stored_outputs
 
 pytestmark = pytest.mark.crash
 
 #: runs on one folder, in order; "" is a kill at a random time
 LIVES = ["", *POINTS, "", *POINTS, ""]
-FOLDERS = 4
+FOLDERS = rounds(2, full=4)
 
 
 class Truth:

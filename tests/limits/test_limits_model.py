@@ -16,6 +16,7 @@ from limits_testing import index_is_log, output, text
 from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.errors import LimitExceededError
 from support.engine_parts import parts_of
+from support.long_form import rounds
 
 KIB = 1 << 10
 PATHS = ["small", "small/ns", "pinned", "free", "old"]
@@ -212,9 +213,12 @@ class DurableLimitsMachine(LimitsMachine):
     durable = True
 
 
-LimitsMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+LimitsMachine.TestCase.settings = settings(max_examples=rounds(10, full=40), stateful_step_count=50)
 DurableLimitsMachine.TestCase.settings = settings(
-    max_examples=10, stateful_step_count=40, deadline=None, phases=[Phase.generate, Phase.reuse]
+    max_examples=rounds(4, full=10),
+    stateful_step_count=40,
+    deadline=None,
+    phases=[Phase.generate, Phase.reuse],
 )
 TestLimits = LimitsMachine.TestCase
 TestDurableLimits = DurableLimitsMachine.TestCase

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from suffixsvc.index.lru_index import AverageSize, LruIndex
+from support.long_form import rounds
 
 
 class LruIndexMachine(RuleBasedStateMachine):
@@ -111,7 +112,7 @@ class LruIndexMachine(RuleBasedStateMachine):
         assert self.lru.expired(before, most) == due[:most]
 
 
-LruIndexMachine.TestCase.settings = settings(max_examples=75, stateful_step_count=60, deadline=None)
+LruIndexMachine.TestCase.settings = settings(max_examples=rounds(20, full=75), stateful_step_count=60)
 TestLruIndex = LruIndexMachine.TestCase
 
 

@@ -17,6 +17,7 @@ from suffixsvc_openai.app.http.body_memory import SHORT_BODY_BYTES
 from suffixsvc_openai.app.run import OpenAIServer
 from suffixsvc_openai.protocol.completion_request import CompletionRequest
 from suffixsvc_openai.protocol.json_values import count_values, parsed_bytes
+from support.long_form import rounds
 from support.serving import PATIENCE_S
 
 TEXT: dict[str, Any] = {"model": "cycle", "prompt": "ab", "max_tokens": 4, "temperature": 0}
@@ -85,7 +86,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=rounds(30, full=100), deadline=None)
 @given(VALUES, st.booleans())
 def test_the_number_of_values_is_that_of_the_parsed_text(value: Any, ascii_only: bool) -> None:
     text = bytearray(json.dumps(value, ensure_ascii=ascii_only).encode())

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-FULL = os.environ.get("RELIABILITY_FULL", "0") not in ("", "0")
+from support.long_form import FULL
+
 _ROOT = Path(__file__).parents[2]
 _OUT = Path(os.environ.get("RELIABILITY_OUT") or _ROOT / "build" / "reliability")
 _STARTED = time.monotonic()

@@ -40,6 +40,7 @@ from suffixsvc_caches.lookup.files import read_lookup
 from suffixsvc_client import AsyncSuffixClient, SuffixClient
 from suffixsvc_client.protocol.bulk import export_request
 from suffixsvc_client.testing import FakeTransport
+from support.long_form import rounds
 from support.lookup_tables import records_of_table, table_of
 from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
@@ -82,7 +83,7 @@ def cache() -> Iterator[SuffixCache]:
         yield cache
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(10, full=40), deadline=None)
 @given(
     outputs=st.lists(
         st.tuples(

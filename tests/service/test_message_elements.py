@@ -31,6 +31,7 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc, types_pb2
 from suffixsvc_client import ClientConfig, SuffixClient
 from support.engine_parts import parts_of
+from support.long_form import rounds
 from support.serving import serving, socket_dir
 
 NO_LIMIT = 1 << 40
@@ -102,7 +103,7 @@ streams = st.one_of(
 
 
 @given(st.one_of(uploads, streams))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(90, full=300), deadline=None)
 def test_counts_are_those_of_the_parsed_message(message: Any) -> None:
     counter = UPLOAD if isinstance(message, pb.AddOutputsRequest) else STREAM
     counts = counter.count(message.SerializeToString())
@@ -110,7 +111,7 @@ def test_counts_are_those_of_the_parsed_message(message: Any) -> None:
 
 
 @given(st.one_of(uploads, streams), st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(60, full=200), deadline=None)
 def test_whatever_protobuf_reads_is_counted_and_nothing_slips_through(message: Any, seed: int) -> None:
     """Bytes beside well-formed ones: unknown fields, groups, overlong numbers, messages laid end to end. What
     protobuf parses the counter must read as well, and never count less than protobuf builds."""

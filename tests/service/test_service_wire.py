@@ -18,6 +18,7 @@ from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.messages import converters
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
+from support.long_form import rounds
 
 LIMITS = Limits(max_session_tokens=1000, max_sessions=8)
 raw = st.binary(max_size=48)
@@ -212,7 +213,7 @@ def convert(handlers: Handlers, request: Any) -> object:
 
 
 @given(requests)
-@settings(max_examples=500)
+@settings(max_examples=rounds(150, full=500))
 def test_any_request_is_converted_or_refused(handlers: Handlers, request: Any) -> None:
     try:
         convert(handlers, request)
@@ -221,7 +222,7 @@ def test_any_request_is_converted_or_refused(handlers: Handlers, request: Any) -
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500)
+@settings(max_examples=rounds(150, full=500))
 def test_any_stream_message_is_answered_if_it_wants_a_reply(handlers: Handlers, data: bytes) -> None:
     try:
         request = pb.StreamRequest.FromString(data)
@@ -237,7 +238,7 @@ def test_any_stream_message_is_answered_if_it_wants_a_reply(handlers: Handlers, 
 
 
 @given(requests)
-@settings(max_examples=300)
+@settings(max_examples=rounds(90, full=300))
 def test_any_step_on_a_live_session_is_answered(handlers: Handlers, request: Any) -> None:
     """The same requests aimed at a session that exists, so that they get as far as the engine."""
     opened = handlers.open_session(

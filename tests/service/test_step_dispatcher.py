@@ -21,6 +21,7 @@ from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.messages.requests import MIN_STEP_LIMIT
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
+from support.long_form import rounds
 from support.service_sessions import live_ids
 
 LIMITS = Limits(max_session_tokens=400, max_draft_tokens=12)
@@ -113,7 +114,7 @@ messages = st.lists(
 
 
 @given(messages)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(90, full=300), deadline=None)
 def test_the_same_answers_with_and_without_the_dispatcher(asked: list[pb.StreamRequest]) -> None:
     """Sessions of a batch step concurrently, so that a draft may or may not use what the others just wrote:
     drafts are compared if a message has one item, everything else always."""
@@ -147,7 +148,7 @@ def shared() -> Iterator[Service]:
 
 
 @given(st.binary(max_size=80))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=rounds(150, full=500), deadline=None)
 def test_any_bytes_are_answered_or_refused(shared: Service, data: bytes) -> None:
     try:
         expected = pb.StreamRequest.FromString(data)
@@ -161,7 +162,7 @@ def test_any_bytes_are_answered_or_refused(shared: Service, data: bytes) -> None
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(90, full=300), deadline=None)
 def test_a_damaged_step_message_is_read_as_protobuf_reads_it(data: st.DataObject) -> None:
     whole = bytearray(batch(step("a", *SQL[:3], seq=5, at=2), step("b", 7)).SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):

@@ -22,6 +22,7 @@ from suffixsvc.service.followers import watch as watch_module
 from suffixsvc.store.transactions import changes as changes_module
 from suffixsvc.v1 import watch_pb2 as pb
 from suffixsvc_client import SuffixClient
+from support.long_form import rounds
 from support.serving import eventually
 from support.watching import Held, WatchCall, WatchReader, hello, watched
 
@@ -49,7 +50,7 @@ def agrees(reader: WatchReader, cache: SuffixCache, path: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(rounds(3, full=6)))
 def test_contents_and_changes_are_what_the_log_holds(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     print("seed", seed)

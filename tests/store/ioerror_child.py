@@ -1,6 +1,7 @@
 """Child process of the I/O error tests: a store on a failing disk, under the preloaded ``ioerror.c``.
 
-An order (``support.child_runner``): {"folder": ..., "kinds": n, "count": n}. It writes a line of JSON: ids by
+An order (``support.child_runner``): {"folder": ..., "kinds": n, "count": n,
+"periods": n}. It writes a line of JSON: ids by
 content of the acknowledged appends, and the contents of the refused ones.
 """
 
@@ -26,7 +27,7 @@ def live(order: dict[str, Any]) -> None:
     report(json.dumps(trouble(**order)))
 
 
-def trouble(folder: str, kinds: int, count: int) -> dict[str, Any]:
+def trouble(folder: str, kinds: int, count: int, periods: int) -> dict[str, Any]:
     disk = ctypes.CDLL(None)  # symbols of the preloaded library
     store = LmdbStore(folder, map_bytes_initial=1)
     store.add_namespace(NamespaceRecord(NS))
@@ -64,7 +65,7 @@ def trouble(folder: str, kinds: int, count: int) -> dict[str, Any]:
     store.forget_many(NS, [forgotten])
     assert not refused
     assert store.failure() is None
-    for _ in range(4):  # four periods of failure
+    for _ in range(periods):
         disk.ioerror_arm(kinds, count)
         for _ in range(5):
             append()

@@ -29,11 +29,14 @@ from suffixsvc.store.transactions import write_view
 from suffixsvc.store.transactions.operations import SLICE_ROWS
 from suffixsvc.types import NamespaceRecord
 from support.forking import ForkServer
+from support.long_form import rounds
 from support.small_disk import small_disk
 from support.store_parts import store_parts_of
 
 HERE = Path(__file__).parent
 KINDS = {"data": 1, "sync": 2, "meta": 4, "meta-written": 8, "all": 7, "all-written": 11}
+#: of failure, each followed by recovery
+PERIODS = rounds(2, full=4)
 TROUBLE = [(kind, count) for kind in KINDS for count in (1, FOR_EVER)]
 TROUBLE += [("meta-written", 2), ("all", 3), ("all-written", 5)]
 
@@ -69,16 +72,17 @@ def test_a_store_comes_back_after_io_errors(
     the store accepts writes again once the disk does.
     """
     folder, lines = tmp_path / "data", list[str]()
-    server.run({"folder": str(folder), "kinds": KINDS[kind], "count": count}, lines.append, None)
+    order = {"folder": str(folder), "kinds": KINDS[kind], "count": count, "periods": PERIODS}
+    server.run(order, lines.append, None)
     assert lines
     assert not lines[0].startswith("?"), lines
     report = json.loads(lines[0])
     assert report["defects"] == 0
-    assert report["reopened"] >= 4
+    assert report["reopened"] >= PERIODS
     if count == 1:
         assert report["refused"] == [], "a commit that fails once is repeated"
     if count == FOR_EVER:
-        assert len(report["refused"]) == 20
+        assert len(report["refused"]) == 5 * PERIODS
         assert all("othing of" in message for message in report["failures"])
     store = LmdbStore(folder)
     store.check()

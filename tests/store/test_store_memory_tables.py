@@ -7,6 +7,7 @@ import random
 import pytest
 
 from suffixsvc.store.memory_tables import MemoryTables
+from support.long_form import rounds
 
 
 def contents(tables: MemoryTables) -> dict[bytes, bytes]:
@@ -19,7 +20,7 @@ def contents(tables: MemoryTables) -> dict[bytes, bytes]:
     return dict(rows)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(rounds(3, full=6)))
 @pytest.mark.parametrize("ascending", [True, False])
 def test_rows_are_those_of_a_dictionary(seed: int, ascending: bool) -> None:
     print(f"seed {seed}")

@@ -25,6 +25,7 @@ from suffixsvc.types import (
     StoredOutput,
     repeated_in,
 )
+from support.long_form import rounds
 
 PATHS = ("a", "a/b", "z")
 #: b"" for a generated uuid, and few others, so that they repeat
@@ -378,7 +379,10 @@ class LmdbMachine(StoreMachine):
 
 
 _SETTINGS = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=rounds(20, full=60),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestMemoryModel = MemoryMachine.TestCase
 TestMemoryModel.settings = _SETTINGS

@@ -15,6 +15,7 @@ from store_testing import NS, fill, golden_folder, make_output
 from suffixsvc.store import LmdbStore
 from suffixsvc.store.files import page_walk
 from suffixsvc.types import NamespaceRecord
+from support.long_form import rounds
 
 
 def faults(path: Path) -> list[str]:
@@ -50,7 +51,7 @@ def worked_on(folder: Path, seed: int) -> Path:
     return folder / "data.mdb"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(rounds(3, full=6)))
 def test_the_fast_walk_accepts_every_file_of_the_store(tmp_path: Path, seed: int) -> None:
     """Otherwise an open would silently fall back to the slow walk."""
     path = worked_on(tmp_path, seed)

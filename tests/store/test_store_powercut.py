@@ -23,12 +23,13 @@ from test_store_crash import Contents, Truth, contents_of
 
 from suffixsvc.errors import StoreError
 from suffixsvc.store.files.meta_journal import JOURNAL_FILE
+from support.long_form import rounds
 
 pytestmark = pytest.mark.crash
 
 HERE = Path(__file__).parent
 SECTOR = 512
-CUTS = 250
+CUTS = rounds(80, full=250)
 
 _HEAD = struct.Struct("<cQQQ")
 

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from suffixsvc_driver.decode.fair_queue import MAX_IDLE, FairQueue
+from support.long_form import rounds
 
 
 def test_a_namespace_that_floods_the_queue_delays_itself() -> None:
@@ -52,7 +53,7 @@ def test_removed_and_drained_items_do_not_come() -> None:
     assert (queue.pop(), len(queue)) == (None, 0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(rounds(8, full=20)))
 def test_shares_of_busy_namespaces_differ_by_at_most_one_request(seed: int) -> None:
     """The bound of the virtual token counter: while all wait, no namespace is ahead by more than its largest
     request (the oracle counts what each was served)."""

@@ -15,6 +15,7 @@ from suffixsvc_driver.decode.running_batch import RunningBatch
 from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.targets.parallel import ParallelLlama
+from support.long_form import rounds
 from support.parallel_runs import CARELESS, LANES
 
 
@@ -40,7 +41,7 @@ class Memory:
         self.computed += batch
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(rounds(10, full=40)))
 def test_a_common_prefix_is_computed_once(seed: int) -> None:
     """The oracle counts the distinct prefixes of each principal."""
     print("seed", seed)
@@ -63,7 +64,7 @@ def test_a_common_prefix_is_computed_once(seed: int) -> None:
     assert memory.computed == len(prefixes)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(rounds(4, full=10)))
 def test_short_prompts_that_keep_coming_do_not_starve_a_long_one(seed: int) -> None:
     rng = random.Random(seed)
     memory, order = Memory(), PrefillOrder(shares=False)

@@ -16,6 +16,7 @@ from suffixsvc_driver.retokenizing.following import TextFollower
 from suffixsvc_driver.retokenizing.tokenizer import Cutter
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from suffixsvc_driver.targets.llama.tokenizer import LlamaTokenizer
+from support.long_form import rounds
 from support.other_vocabularies import PAIRS, write_cycle, write_spm_vocabulary
 from support.tiny_gguf import EOS_ID, SPECIAL, write_tiny_llama
 from support.word_vocabulary import texts_of_words, write_word_vocabulary
@@ -63,7 +64,7 @@ def a_text(chance: random.Random, seed: int, tokenizers: Sequence[LlamaTokenizer
     return "".join(texts_of_words(seed, chance.choice([1, 3, 6]), markers))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(rounds(6, full=20)))
 def test_followed_step_by_step_as_in_one_go(tokenizers: dict[str, LlamaTokenizer], seed: int) -> None:
     """Whatever is appended and taken back again, the ids are those of the whole text. The tokens are what a
     tokenizer makes of a text, with others in between: markers, parts of characters, bytes that are none."""
@@ -103,7 +104,7 @@ def test_the_ids_stand_for_the_text(tokenizers: dict[str, LlamaTokenizer], names
     assert written(dest, retokenizer.follow(source.encode(text, True))) == bos + blank + text.encode()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(rounds(4, full=8)))
 def test_drafts_come_back_as_the_target_would_have_written_them(
     tokenizers: dict[str, LlamaTokenizer], seed: int
 ) -> None:

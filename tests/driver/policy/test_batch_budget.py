@@ -36,6 +36,7 @@ from suffixsvc_driver.speculation.state_machine import GenerationStateMachine
 from suffixsvc_driver.targets.slots import Placement, SlotCache
 from support.golden_traces import replay_golden, write_golden
 from support.layers import tree
+from support.long_form import rounds
 from support.replica import (
     EOG,
     GPU,
@@ -62,7 +63,7 @@ curves = st.one_of(
 # -- allocation
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(90, full=300), deadline=None)
 @given(
     proposals=st.lists(falling, min_size=1, max_size=4),
     curve=curves,

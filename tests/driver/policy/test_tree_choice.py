@@ -23,6 +23,7 @@ from suffixsvc_driver.drafts.tree import (
     walk,
 )
 from suffixsvc_driver.policy.expected_gain import StepParams, best_prefix, best_tree, path_probs, prune
+from support.long_form import rounds
 
 trees = st.integers(0, 9).flatmap(
     lambda n: st.tuples(*(st.integers(-1, i - 1) for i in range(n))) if n else st.just(())
@@ -60,7 +61,7 @@ curves = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(45, full=150), deadline=None)
 @given(
     parents=trees,
     probs=st.lists(st.floats(0.0, 1.0), min_size=9, max_size=9),

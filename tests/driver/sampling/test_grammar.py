@@ -22,6 +22,7 @@ from suffixsvc_driver.sampling.grammar_filter import cut_forbidden
 from suffixsvc_driver.targets.llama.grammar import LlamaGrammar
 from suffixsvc_driver.targets.llama.model import LlamaModel
 from support.layers import chain
+from support.long_form import rounds
 from support.regular_grammar import NOTHING, Expression, after, as_gbnf, may_end, random_expression
 from support.tiny_gguf import SPECIAL, byte_texts, write_tiny_llama
 
@@ -52,7 +53,7 @@ def permitted_ids(model: LlamaModel, rest: Expression) -> set[int]:
     return {*out, *(token for token, piece in others if piece and after(rest, piece) != NOTHING)}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(rounds(3, full=6)))
 def test_what_is_permitted(model: LlamaModel, seed: int) -> None:
     """At every step of random walks: single tokens, all tokens at once, and prefixes of drafts."""
     chance = random.Random(seed)
@@ -249,7 +250,7 @@ class Odd:
         self.__dict__.update(fields)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(rounds(4, full=10)))
 def test_no_forbidden_token_passes(model: LlamaModel, seed: int) -> None:
     """Whatever a layer answers: the grammar permits the driver's chain, which is as long as the draft's
     own permitted chain."""

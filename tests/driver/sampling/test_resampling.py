@@ -15,6 +15,7 @@ from suffixsvc.errors import GrammarError, InvalidConfigError
 from suffixsvc.types import FloatArray
 from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.sampling.settings import GREEDY, IdArray, Sampling, sample_token, truncate
+from support.long_form import rounds
 
 
 class Only:
@@ -122,7 +123,7 @@ def test_permitted_but_banned() -> None:
         dead.sample(logits, 5)
 
 
-@settings(max_examples=30)
+@settings(max_examples=rounds(10, full=30))
 @given(st.lists(st.floats(-4, 4, width=32), min_size=3, max_size=20), st.integers(0, 2**20))
 def test_a_token_depends_on_its_position_only(logits: list[float], seed: int) -> None:
     """It does not depend on earlier tokens or on the order."""

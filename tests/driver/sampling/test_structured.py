@@ -23,6 +23,7 @@ from suffixsvc_driver.sampling.structured import JsonObject, JsonSchema, Lark, R
 from suffixsvc_driver.targets.llama import structured_compiler
 from suffixsvc_driver.targets.single import LlamaTarget
 from support.layers import ScriptedLayer, hostile_drafter
+from support.long_form import rounds
 from support.structured_states import after, ids, permitted
 
 CARELESS = CostCurve.linear(0.001, 32)
@@ -84,7 +85,11 @@ def _arrays(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[
 SCHEMAS = _objects(st.recursive(SCALARS, lambda inner: _objects(inner) | _arrays(inner), max_leaves=4))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds(10, full=30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(schema=SCHEMAS, seed=st.integers(0, 3), strict=st.booleans())
 def test_texts_are_valid_and_drafts_do_not_change_them(
     target: LlamaTarget, schema: dict[str, Any], seed: int, strict: bool
@@ -203,7 +208,11 @@ def test_a_refused_token_changes_nothing(target: LlamaTarget) -> None:
     assert permitted(target, sampler) == before
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds(10, full=25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.data())
 def test_rollback_and_copies(target: LlamaTarget, data: st.DataObject) -> None:
     """A state after rollback, and a copy, are those of the text, whatever was drafted in between."""

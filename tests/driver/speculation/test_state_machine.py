@@ -26,6 +26,7 @@ from suffixsvc_driver.policy.calibration import Calibrator
 from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
 from suffixsvc_driver.speculation.state_machine import GenerationStateMachine
 from support.golden_traces import replay_golden, write_golden
+from support.long_form import rounds
 from support.replica import (
     EOG,
     GPU,
@@ -138,7 +139,7 @@ def junk_drafts(draw: st.DrawFn) -> Any:
     return chain(tokens, draw(st.floats(0, 1, width=32)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(90, full=300), deadline=None)
 @given(data=st.data(), policy=st.sampled_from(list(Policy)), curve=st.sampled_from([TWO_CORES, GPU]))
 def test_no_answer_breaks_the_state_machine(data: st.DataObject, policy: Policy, curve: CostCurve) -> None:
     truth = [*text(30, seed=data.draw(st.integers(0, 5))), EOG, *text(100)]

@@ -31,6 +31,7 @@ from suffixsvc_driver.settings.driver_config import DriverConfig
 from suffixsvc_driver.speculation.state_machine import GenerationStateMachine
 from support.golden_traces import replay_golden, write_golden
 from support.layers import hostile_tree_drafter, tree
+from support.long_form import rounds
 from support.replica import (
     EOG,
     GPU,
@@ -322,7 +323,7 @@ def test_no_content_of_a_draft_raises(trees: bool) -> None:
         assert len(answer.token_ids) <= 2
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(45, full=150), deadline=None)
 @given(seed=st.integers(0, 10**6), leaves=st.integers(2, 6), curve=st.sampled_from([TWO_CORES, GPU]))
 def test_no_answer_breaks_the_state_machine(seed: int, leaves: int, curve: CostCurve) -> None:
     rng = np.random.default_rng(seed)

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from suffixsvc_driver.targets.prefix_store import PrefixStore, StoredPrefix
+from support.long_form import rounds
 from support.targets import shared_prefix
 
 #: tokens after a common beginning that are not worth an entry of their own
@@ -18,7 +19,7 @@ def entry(principal: str, tokens: tuple[int, ...], *, whole: bool = False) -> St
     return StoredPrefix(principal, tokens, (ctypes.c_uint8 * 1)(), len(tokens) if whole else 0)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(rounds(4, full=10)))
 @pytest.mark.parametrize("whole", [False, True], ids=["any length", "whole texts"])
 def test_entries_are_those_of_brute_force(seed: int, whole: bool) -> None:
     """The most recently used ones are kept, up to the capacity, at the cost of the principal with the most

@@ -18,13 +18,14 @@ from suffixsvc_driver.targets.llama.context import LlamaContext, Part
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_driver.targets.single import LlamaTarget
 from suffixsvc_driver.targets.slots import SlotCache
+from support.long_form import rounds
 from support.parallel_runs import CARELESS, LANES
 from support.targets import shared_prefix
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["cut", "whole"])
 @pytest.mark.parametrize("copies", [True, False], ids=["copies", "own"])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(rounds(4, full=10)))
 def test_placements_are_those_of_brute_force(seed: int, copies: bool, whole: bool) -> None:
     """The longest prefix of the same principal is kept, nothing of another one's; without one, an empty slot
     or the least recently used one is taken; a long tail is overwritten only in that slot."""

@@ -18,15 +18,15 @@ from support.tool_requests import function, named
 PLACE: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "city": {"type": "string", "maxLength": 12},
+        "city": {"type": "string", "maxLength": 8},
         "country": {"enum": ["Italy", "France", "Spain"]},
         "days": {"type": "integer", "minimum": 0, "maximum": 14},
         "stops": {
             "type": "array",
-            "maxItems": 2,
+            "maxItems": 1,
             "items": {
                 "type": "object",
-                "properties": {"name": {"type": "string", "maxLength": 10}, "museum": {"type": "boolean"}},
+                "properties": {"name": {"type": "string", "maxLength": 6}, "museum": {"type": "boolean"}},
                 "required": ["name", "museum"],
                 "additionalProperties": False,
             },

@@ -15,6 +15,7 @@ from suffixsvc_openai.tools.definitions import ToolSet
 from suffixsvc_openai.tools.deltas import ArgumentsDelta, CallStart, ContentDelta, Delta, assemble
 from suffixsvc_openai.tools.formats import ToolFormat, format_of
 from suffixsvc_openai.tools.parser import ToolCallParser
+from support.long_form import rounds
 
 WEATHER = {
     "type": "object",
@@ -281,7 +282,7 @@ PIECES = [
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=14).map("".join)
 
 
-@settings(max_examples=200)
+@settings(max_examples=rounds(60, full=200))
 @given(st.sampled_from(ToolFormat), st.booleans(), TEXTS, st.data())
 def test_the_result_does_not_depend_on_the_split(
     tool_format: ToolFormat, bound: bool, text: str, data: st.DataObject
@@ -293,7 +294,7 @@ def test_the_result_does_not_depend_on_the_split(
     assert assemble(deltas_of(parser_of(tool_format, bound=bound), list(text))) == whole
 
 
-@settings(max_examples=200)
+@settings(max_examples=rounds(60, full=200))
 @given(st.sampled_from(ToolFormat), TEXTS)
 @example(HERMES, "<tool_call>\n{")
 def test_nothing_is_lost_and_without_calls_nothing_changes(tool_format: ToolFormat, text: str) -> None:
