@@ -85,10 +85,15 @@ interop: setup  ## compare lookup caches with llama.cpp's own programs (built on
 # Words that no reader knows; the left side of a rename must not come back (tools/invented_words.txt).
 WORDS_IN := '*.py' '*.pyi' '*.h' '*.cpp' '*.md' '*.proto' Makefile '*.sh' ':!CHANGELOG.md' ':!docs/performance.md' ':!suffixsvc/v1' \
     ':!bench/suffixsvc_bench/demo/database.py'
+# pytest imports the modules of tests by their base names, which are therefore unique, apart from suites that are
+# collected by themselves and what is not imported by its base name.
+IMPORTED_BY_PATH := -not -name conftest.py -not -name __init__.py -not -path 'tests/support/*' \
+    -not -path 'tests/conformance/*' -not -path 'tests/interop/*'
 check: setup  ## lint, formats, types, import directions, links of the documentation, generated code
 	@echo "ruff";          $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@# one process: the workers of --num-workers are lost on a loaded machine
 	@echo "mypy --strict"; $(BIN)/mypy
+	@echo "test names";    ! find tests -name '*.py' $(IMPORTED_BY_PATH) | sed 's|.*/||' | sort | uniq -d | grep .
 	@echo "import-linter"; $(BIN)/lint-imports && $(BIN)/lint-imports --config tools/import_cycles.toml
 	@echo "clang-format";  $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	@echo "glossary";      ! git grep -nwIE -f tools/invented_words.txt -- $(WORDS_IN)

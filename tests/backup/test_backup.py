@@ -34,6 +34,7 @@ from suffixsvc.store.copies import log_copy
 from suffixsvc.store.records import table_records
 from suffixsvc.store.transactions import write_view
 from support.engine_parts import parts_of
+from support.store_parts import store_parts_of
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +154,7 @@ def test_the_map_grows_and_writers_go_on_between_pages(tmp_path: Path) -> None:
     cache: SuffixCache
 
     def write() -> None:
-        environment = parts_of(cache).store._log
+        environment = store_parts_of(parts_of(cache).store).environment
         before = environment.map_bytes
         events.append("write begins")
         for number in range(100):

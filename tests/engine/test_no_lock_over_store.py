@@ -124,7 +124,8 @@ def test_forgets_of_several_callers_share_a_commit(
     forgets = [pool.submit(namespace.delete, output_ids=[i], superseded=True) for i in ids[:7]]
     wait_for(lambda: store.queued() == 7)
     gate.open.set()
-    for forget in [first, *forgets]:
+    first.result(LONG)
+    for forget in forgets:
         forget.result(LONG)
     assert store.environment.snapshot.counters.txn - before == 2
 
