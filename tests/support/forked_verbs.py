@@ -34,6 +34,7 @@ LOADED = (
     "suffixsvc.service.run",
     "suffixsvc.service.metrics.collector",
     "suffixsvc.service.metrics.http_server",
+    "suffixsvc.store.lmdb_store",
 )
 
 

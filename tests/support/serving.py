@@ -61,8 +61,8 @@ class ServeProcess:
     """`suffixsvc serve` as a process of its own, on a unix socket.
 
     Args: from_shell: start an interpreter, as a shell does; else the process is forked from one that has
-    loaded the modules, for a tenth of the CPU time. constants: values of modules' constants in a forked one,
-    by their full names.
+    loaded the modules, for a tenth of the CPU time. constants: values of modules' constants by their full
+    names, not from a shell. environ: start an interpreter with these variables, as LD_PRELOAD needs it.
     """
 
     def __init__(
@@ -72,11 +72,13 @@ class ServeProcess:
         listen: tuple[str, ...] | None = None,
         from_shell: bool = False,
         constants: Mapping[str, float] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
-        assert not (from_shell and constants)
+        assert not (from_shell and (constants or environ))
         self.folder = folder
         self.from_shell = from_shell
         self.constants = constants or {}
+        self.environ = environ
         self.socket = folder / "s.sock"
         self.address = f"unix:{self.socket}"
         self.ready_file = folder / "ready.json"
@@ -91,6 +93,9 @@ class ServeProcess:
         arguments += ["--ready-file", str(self.ready_file), *self._options]
         if self.from_shell:
             return spawn([sys.executable, "-m", "suffixsvc_cli", *arguments])
+        if self.environ is not None:
+            child = Path(__file__).with_name("verb_child.py")
+            return spawn([sys.executable, str(child), json.dumps(self.constants), *arguments], self.environ)
         return start_verb(*arguments, constants=self.constants)
 
     def start(self) -> Self:
@@ -156,8 +161,8 @@ class ServeProcess:
             self.process.stderr.close()
 
 
-def spawn(command: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+def spawn(command: list[str], environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
 
 
 class Blocking:

@@ -18,6 +18,7 @@ Layout: LMDB 0.9 data version 1, 64 bit, little endian.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import struct
@@ -35,7 +36,7 @@ from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError
 from suffixsvc.runtime.atomic_file import sync_folder
 from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.files import page_walk
-from suffixsvc.store.files.folder import DATA_FILE, disk_error
+from suffixsvc.store.files.folder import DATA_FILE, disk_error, is_full
 from suffixsvc.store.files.meta_journal import MetaBeforeImage
 from suffixsvc.store.files.page_walk import DATA_VERSION, MAGIC, META, META_FLAG, NO_PAGE, Meta, unpack_meta
 from suffixsvc.store.records.keys import COUNTERS_KEY
@@ -45,6 +46,12 @@ from suffixsvc.store.records.table_records import decode_counters
 PAGE_MULTIPLE: Final = 64 << 10
 
 _CREATING: Final = ".creating"
+#: LMDB's lock file: two cache lines and one for each reader, rounded up to whole pages
+LOCK_TABLE: Final = "lock.mdb"
+_LOCK_LINE: Final = 64
+_LOCK_MULTIPLE: Final = 4096
+#: unit of st_blocks
+_BLOCK: Final = 512
 _PAGE: Final = struct.Struct("<QHHHH")
 _LEAF_FLAG: Final = 0x02
 _NODE: Final = struct.Struct("<HHHH")
@@ -84,8 +91,9 @@ def create(
     try:
         shutil.rmtree(building, ignore_errors=True)
         os.mkdir(building, 0o700)
+        # lock: no other process knows the folder, and the lock file of a full disk would end in SIGBUS.
         # lib_version: py-lmdb's environment variable must not select the file format
-        env = lmdb.open(building, map_size=map_bytes, max_dbs=16, mode=0o600, lib_version=0)
+        env = lmdb.open(building, map_size=map_bytes, max_dbs=16, mode=0o600, lock=False, lib_version=0)
         try:
             fill(env)
         finally:
@@ -100,6 +108,8 @@ def create(
         raise disk_error(e, folder, "creating a store in") from e
     except lmdb.Error as e:
         code = getattr(e, "code", 0)
+        if code == errno.EIO and is_full(folder):  # as LMDB reports a short write
+            code = errno.ENOSPC
         raise disk_error(OSError(code, str(e)), folder, "creating a store in") from e
 
 
@@ -122,6 +132,29 @@ def extend(path: str, size: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def allocate_lock_file(folder: str, readers: int) -> None:
+    """Create LMDB's lock file with allocated blocks for so many readers.
+
+    LMDB maps it and writes through the map: on a full disk a write to a page without a block is a SIGBUS. The
+    file stays when a process ends, so that a full disk prevents only the first open of a folder.
+
+    Raises:
+        StoreFullError, StoreError: it cannot be created.
+    """
+    path = os.path.join(folder, LOCK_TABLE)
+    header, reader = 2 * _LOCK_LINE, _LOCK_LINE
+    size = -(-(header + readers * reader) // _LOCK_MULTIPLE) * _LOCK_MULTIPLE
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(fd).st_blocks * _BLOCK < size:
+                os.posix_fallocate(fd, 0, size)
+        finally:
+            os.close(fd)
+    except OSError as e:
+        raise disk_error(e, path, "creating") from e
 
 
 def open_to_read(path: str) -> int:

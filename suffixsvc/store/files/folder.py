@@ -35,11 +35,19 @@ LOCK_FILE: Final = "owner.lock"
 
 #: error numbers of a full disk, an exhausted quota and the file size limit
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: an I/O error of a write with less than this free on the disk counts as a full disk
+_FULL_DISK_BYTES: Final = 1 << 20
 
 
 def backup_folder(folder: str, schema: int | str) -> str:
     """Return the path of the backup that the migration of a folder from ``schema`` writes."""
     return os.path.join(folder, f"backup-schema-{schema}")
+
+
+def is_full(path: str) -> bool:
+    """Whether the disk of a path has next to no room."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize < _FULL_DISK_BYTES
 
 
 def disk_error(error: OSError, path: str, doing: str) -> StoreError:

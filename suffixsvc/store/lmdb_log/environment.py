@@ -158,6 +158,7 @@ class Environment:
             os.close(fd)
 
     def _open(self) -> lmdb.Environment:
+        datafile.allocate_lock_file(self._folder, _MAX_READERS)
         try:
             return lmdb.open(
                 self._folder,

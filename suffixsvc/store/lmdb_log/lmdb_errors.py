@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import errno
-import os
-from typing import Final
 
 import lmdb
 
 from suffixsvc.errors import StoreCorruptError, StoreError
-from suffixsvc.store.files.folder import FULL_ERRNOS, disk_error
-
-#: an I/O error of a write with less than this free on the disk counts as a full disk
-_FULL_DISK_BYTES: Final = 1 << 20
+from suffixsvc.store.files.folder import FULL_ERRNOS, disk_error, is_full
 
 
 def is_out_of_space(error: lmdb.Error, folder: str) -> bool:
     """Whether the map, the disk, the quota or the process's file size limit is exhausted."""
     if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or error.code in FULL_ERRNOS:
         return True
-    if error.code != errno.EIO:
-        return False
     # LMDB reports a short write, the usual symptom of a full disk, as a plain I/O error
-    disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize < _FULL_DISK_BYTES
+    return error.code == errno.EIO and is_full(folder)
 
 
 def store_error_of(error: lmdb.Error, doing: str) -> StoreError:
