@@ -48,7 +48,7 @@ def golden_folder(schema: int, folder: Path) -> bytes:
 
 
 def contents_of(data: Path) -> tuple[str, int, dict[str, tuple[list[int], list[int]]]]:
-    """A digest and the number of all outputs; by namespace the prompt's tail and the tokens of one of them."""
+    """A digest and the number of all outputs; by namespace prompt tail and tokens of one of them."""
     store = LmdbStore(data)
     try:
         rows = [(stored.output_id, stored.output) for stored in store.scan()]

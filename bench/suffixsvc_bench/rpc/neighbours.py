@@ -5,7 +5,8 @@
         done = neighbour.end() counts of what was done, and of what the service refused
 
     python -m suffixsvc_bench.rpc.neighbours KIND ADDRESS NAMESPACE
-                                reads "begin" and "end" lines, answers each with a line of JSON, ends with its input
+                                reads "begin" and "end" lines, answers each with a line of JSON; ends with its
+                                input
 
 A client takes its identity from the environment (docs/security.md), so the neighbour is the principal whose
 token ``environment`` has. What it writes it deletes again: no load grows without a bound.
