@@ -109,7 +109,7 @@ class Attack:
         )
 
     def metadata(self, principal: str) -> Any:
-        return ClientIdentity(token=self.tokens[principal]).metadata()
+        return ClientIdentity(token=self.tokens[principal]).credential().metadata
 
     def close(self) -> None:
         self._session.close(commit=False)

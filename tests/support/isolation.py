@@ -142,7 +142,7 @@ def _followed(service: ControlledService, name: str) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     waiting = set(PATHS)
     with connection(service.address) as channel:
-        metadata = ClientIdentity(token=service.tokens[name]).metadata()
+        metadata = ClientIdentity(token=service.tokens[name]).credential().metadata
         stub = suffix_cache_pb2_grpc.SuffixCacheStub(channel)
         call: Any = stub.Watch(iter(requests.get, None), metadata=metadata, timeout=PATIENCE_S)
         while waiting:
