@@ -33,11 +33,9 @@ SAME = (Question("one", "hello"), Question("two", "hello"))
 
 
 @contextmanager
-def job_of(
-    model: Path, questions: tuple[Question, Question], max_tokens: int = 120
-) -> Iterator[tuple[SuffixCache, LiveJob]]:
+def job_of(model: Path, questions: tuple[Question, Question]) -> Iterator[tuple[SuffixCache, LiveJob]]:
     with socket_dir() as folder, SuffixCache() as cache, serving(cache, f"unix:{folder}/s") as (_, address):
-        yield cache, LiveJob(model, SETTINGS, Offload(), CURVE, address, "live", questions, max_tokens)
+        yield cache, LiveJob(model, SETTINGS, Offload(), CURVE, address, "live", questions)
 
 
 @pytest.fixture
@@ -64,8 +62,7 @@ def check_turns(answers: Sequence[LiveAnswer]) -> None:
 
 @pytest.mark.model
 def test_each_process_drafts_from_the_live_text_of_the_other(real_model: Path, tmp_path: Path) -> None:
-    # four turns that each end AHEAD_TOKENS ahead of the other process, and a few tokens
-    with job_of(real_model, LIVE, max_tokens=4 * AHEAD_TOKENS + 6) as (cache, job):
+    with job_of(real_model, LIVE) as (cache, job):
         answers = write_together(job, lambda: None)
         assert cache.stats().outputs == 2, "both were stored in the end"
     first, second = answers

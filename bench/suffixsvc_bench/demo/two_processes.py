@@ -63,7 +63,6 @@ class LiveJob:
         curve: cost of its steps.
         address, namespace: of the service, and what both write to.
         questions: one for each process.
-        max_tokens: of each answer.
     """
 
     model: Path
@@ -73,7 +72,6 @@ class LiveJob:
     address: str
     namespace: str
     questions: tuple[Question, Question]
-    max_tokens: int = _WRITER.max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,6 @@ class _TurnTaker:
     Args:
         pipe: to the process that starts the turns.
         follower, path: the follower of this process, and the namespace.
-        max_tokens: of the answer.
 
     Attributes:
         turns: number of each turn, and the tokens of the answer that were written before it.
@@ -189,7 +186,6 @@ class _TurnTaker:
     pipe: Connection
     follower: Follower
     path: str
-    max_tokens: int
     turns: list[tuple[int, int]] = field(default_factory=list)
     _written: int = 0
     _limit: int = 1
@@ -197,12 +193,12 @@ class _TurnTaker:
     def on_step(self, step: StepRecord) -> None:
         """Count the tokens of a step; the process waits for its next turn if they end one."""
         self._written += len(step.emitted)
-        if self._limit <= self._written < self.max_tokens:
+        if self._limit <= self._written < _WRITER.max_tokens:
             self._end_turn(ended=False)
             turn: _Turn = self.pipe.recv()
             self.turns.append((turn.number, self._written))
             ahead = turn.other.written + AHEAD_TOKENS
-            self._limit = self.max_tokens if turn.other.ended else max(self._written + 1, ahead)
+            self._limit = _WRITER.max_tokens if turn.other.ended else max(self._written + 1, ahead)
             self._wait_for_live_text(turn.other.position)
 
     def on_end(self) -> None:
@@ -237,10 +233,9 @@ def _process(job: LiveJob, number: int, pipe: Connection) -> None:
         namespace = follower.namespace(job.namespace, model.vocabulary.fingerprint)
         if not namespace.wait(_TIMEOUT_SECONDS):
             raise ServiceUnavailableError("the service must send the contents of a namespace in time")
-        turns = _TurnTaker(pipe, follower, job.namespace, job.max_tokens)
+        turns = _TurnTaker(pipe, follower, job.namespace)
         speculator = Speculator(target, job.curve, namespace, on_step=turns.on_step, on_end=turns.on_end)
-        writer = replace(_WRITER, max_tokens=job.max_tokens)
-        call = Call(writer, question, 0, [{"role": "user", "content": question.text}])
+        call = Call(_WRITER, question, 0, [{"role": "user", "content": question.text}])
         answer = AgentRunner(model, speculator).drafted(call)
         name = f"{NAMES[number]} (pid {os.getpid()})"
         answer = replace(answer, process=name, turns=tuple(turns.turns))

@@ -89,7 +89,7 @@ def test_trees_and_shared_batches_on_a_quantised_model(target: LlamaTarget, samp
     questions = ("Write an SQL query counting users by country.", "Write the numbers from 1 to 9.", "Hello!")
     chats = [target.model.chat([{"role": "user", "content": question}]) for question in questions]
     prompts = [target.model.tokenize(chat) for chat in chats]
-    plain = [generate(target, prompt, max_tokens=16, sampling=sampling).token_ids for prompt in prompts]
+    plain = [generate(target, prompt, max_tokens=24, sampling=sampling).token_ids for prompt in prompts]
     rng = np.random.default_rng(4)
 
     def layers(number: int) -> list[ScriptedLayer]:
@@ -98,13 +98,13 @@ def test_trees_and_shared_batches_on_a_quantised_model(target: LlamaTarget, samp
 
     branching = ContextSettings(context_size=512, threads=1, branches=3)
     with LlamaTarget(target.model, branching) as trees:
-        result = generate(trees, prompts[0], None, layers(0), 16, sampling=sampling, curve=CARELESS)
+        result = generate(trees, prompts[0], None, layers(0), 24, sampling=sampling, curve=CARELESS)
         assert sum(bool(step.decision.parents) for step in result.steps) > 3
         report = check_exactness(trees, result)
         print(report.describe())
         assert report.ok, report.describe()
     with ParallelLlama(target.model, replace(branching, slots=2)) as many:
-        requests = [Request(prompt, layers(n), 12, sampling) for n, prompt in enumerate(prompts)]
+        requests = [Request(prompt, layers(n), 16, sampling) for n, prompt in enumerate(prompts)]
         run = generate_many(many, requests, curve=CARELESS)
         assert len(run.results) == 3
         report = check_parallel(many, run)
