@@ -93,6 +93,7 @@ check: setup  ## lint, formats, types, import directions, links of the documenta
 	@echo "ruff";          $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@# one process: the workers of --num-workers are lost on a loaded machine
 	@echo "mypy --strict"; $(BIN)/mypy
+	@echo "mypy, tests";   $(BIN)/mypy --config-file tools/mypy_tests.toml
 	@echo "test names";    ! find tests -name '*.py' $(IMPORTED_BY_PATH) | sed 's|.*/||' | sort | uniq -d | grep .
 	@echo "import-linter"; $(BIN)/lint-imports && $(BIN)/lint-imports --config tools/import_cycles.toml
 	@echo "clang-format";  $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)

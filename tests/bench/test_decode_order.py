@@ -110,7 +110,10 @@ def test_a_setting_starts_with_a_new_namespace_every_time() -> None:
 def test_whole_variants_answer_before_or_after_the_others() -> None:
     seen: list[str] = []
     variants: list[Any] = [[Scripted("one", seen)], [Peer("a", seen), Peer("b", seen)]]
-    pairs = run_workload(Workload("w", jobs(2)), Scripted("plain", seen), *variants, TARGETS[:2], 1, ignore)
+    stepwise, whole = variants
+    pairs = run_workload(
+        Workload("w", jobs(2)), Scripted("plain", seen), stepwise, whole, TARGETS[:2], 1, ignore
+    )
     assert [s for s in seen if s.count(":") == 1] == ["j0:a", "j0:b", "j1:a", "j1:b"]
     assert seen[4:8] == ["j0:a", "j0:b", "j1:a", "j1:b"]
     assert [p.ratio for p in pairs["b"]] == [4.0, 4.0]

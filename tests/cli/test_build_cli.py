@@ -349,7 +349,7 @@ def test_every_read_option_has_a_command_line_option() -> None:
 def test_the_prompts_of_a_batch_come_from_its_input(run: Run, tmp_path: Path) -> None:
     """The same counts as from a log with both in one record, and a manifest that says so."""
     fields = [(str(n), f"question {n}", text) for n, text in enumerate(RESPONSES)]
-    logs = {
+    logs: dict[str, list[dict[str, Any]]] = {
         "whole.jsonl": [{"prompt": question, "response": text} for _, question, text in fields],
         "out.jsonl": [
             {"custom_id": n, "response": {"status_code": 200, "body": {"choices": [{"text": text}]}}}

@@ -92,8 +92,9 @@ class TestExpired:
             assert session.close(commit=False) is None
             assert session.close(commit=False) is None
             warnings = warnings_of(caplog)
+            opened: Any = fake.requests[0]
             assert len(warnings) == bool(written)
-            assert all("namespace a " in line and fake.requests[0].session_id in line for line in warnings)
+            assert all("namespace a " in line and opened.session_id in line for line in warnings)
             fake.fail_with = None
         assert stored(cache) == ([written] if written else [])
 

@@ -17,7 +17,7 @@ from suffixsvc_client.protocol.token_log import TokenLog
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "1", None, True])
 def test_invalid_settings(value: object) -> None:
     with pytest.raises(InvalidConfigError, match="step_timeout_s"):
-        ClientConfig(step_timeout_s=value)  # type: ignore[arg-type] - under test
+        ClientConfig(step_timeout_s=value)  # type: ignore[arg-type]  # under test
 
 
 @pytest.mark.parametrize(

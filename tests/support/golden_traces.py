@@ -85,8 +85,8 @@ def _event_from_json(data: Mapping[str, Any]) -> Event:
 
 def _values(value: Any) -> dict[str, Any]:
     """Return the fields of an event or a decision."""
-    if isinstance(value, tuple):
-        return {name: getattr(value, name) for name in type(value)._fields}
+    if hasattr(value, "_asdict"):  # a named tuple
+        return {name: getattr(value, name) for name in value._fields}
     return {f.name: getattr(value, f.name) for f in fields(value)}
 
 
