@@ -31,6 +31,7 @@ KINDS: Mapping[str, str] = {
     "float": "float",
     "int": "int",
     "LogStyle": "text",
+    "SocketMode": "text",
     "str": "text",
 }
 #: value of an option in a file, in the environment, and what the verb gets
@@ -45,6 +46,7 @@ SAMPLES: Mapping[str, tuple[Any, str, Any]] = {
 #: options whose text is limited to some values
 SPECIAL: Mapping[str, tuple[Any, str, Any]] = {
     "log-format": ("json", "console", "console"),
+    "socket-mode": ("0660", "0666", "0666"),
     "gpu-layers": (7, "all", "all"),
     "parallel": (3, "5", 5),
     "main-gpu": (1, "0", 0),
