@@ -302,7 +302,8 @@ def test_the_wire_has_no_other_text_of_the_namespace(service: ControlledService)
             asked: queue.SimpleQueue[WatchRequest | None] = queue.SimpleQueue()
             asked.put(WatchRequest(hello=WatchHello(protocol=1, follower_id="f", position=position)))
             asked.put(WatchRequest(follow=FollowNamespace(namespace="pool", generation=generation)))
-            replies: Any = stub.Watch(iter(asked.get, None), metadata=transport.identity.credential().metadata)
+            metadata = transport.identity.credential().metadata
+            replies: Any = stub.Watch(iter(asked.get, None), metadata=metadata)
             writing = alice.namespace("pool").open_session([1, 2, 3])
             writing.step(LIVE)
             received, published = b"", 0
