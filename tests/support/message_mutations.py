@@ -47,7 +47,7 @@ def change(message: Message, choice: random.Random, scramble: Scramble) -> None:
     """
     if not message.DESCRIPTOR.fields:
         return
-    field = choice.choice(message.DESCRIPTOR.fields)
+    field: Any = choice.choice(message.DESCRIPTOR.fields)
     if field.is_repeated:
         _change_list(message, field, choice, scramble)
     elif choice.random() < 0.1:
