@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from ledger_writers import CLIENT, Writers
-from write_ledger import PATHS, Ledger, Row, Write, key_of, tokens_of
+from record_writers import CLIENT, Writers
+from write_record import PATHS, Row, Write, WriteRecord, key_of, tokens_of
 
 from suffixsvc.store import LmdbStore
 from suffixsvc_client import ClientConfig, EmptyReason, SuffixClient
@@ -129,10 +129,10 @@ def test_idle_sessions_expire_by_elapsed_time(figure: Callable[..., None]) -> No
 def test_a_service_that_stands_still(full: bool, figure: Callable[..., None]) -> None:
     """Clients give up, and send again what it has or has not done when it goes on."""
     stops = 60 if full else 5
-    ledger, rng = Ledger(), Random(SEED)
+    record, rng = WriteRecord(), Random(SEED)
     with socket_dir() as folder, ServeProcess(folder) as service:
         service.start()
-        writers = Writers(ledger, SEED)
+        writers = Writers(record, SEED)
         with (
             SuffixClient(service.address, IMPATIENT) as client,
             Follower(
@@ -150,8 +150,8 @@ def test_a_service_that_stands_still(full: bool, figure: Callable[..., None]) ->
                 writers.require_alive()
             writers.stop()
         assert service.terminate() == 0
-        ledger.compare(rows_of(folder / "data"))
-    counts = ledger.counts()
+        record.compare(rows_of(folder / "data"))
+    counts = record.counts()
     assert counts["acknowledged"]
     figure(
         "SIGSTOP of the service, calls sent again", f"{stops}, {writers.refusals}", "appends exact, 0 twice"
@@ -161,25 +161,25 @@ def test_a_service_that_stands_still(full: bool, figure: Callable[..., None]) ->
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[ForkServer]:
-    server = ForkServer(Path(__file__).with_name("ledger_child.py"))
+    server = ForkServer(Path(__file__).with_name("record_child.py"))
     yield server
     server.close()
 
 
 class Heard:
-    """What killed writers said, as a ledger."""
+    """What killed writers said, as a record."""
 
     def __init__(self) -> None:
-        self.ledger, self.written = Ledger(), dict[int, int]()
+        self.record, self.written = WriteRecord(), dict[int, int]()
         self.opened = threading.Event()
 
     def __call__(self, line: str) -> None:
         kind, *numbers = line.split()
         values = [int(number) for number in numbers]
         if kind == "+":
-            self.ledger.writes[values[0]] = Write(PATHS[0], values[1], values[0], session=True)
+            self.record.writes[values[0]] = Write(PATHS[0], values[1], values[0], session=True)
         elif kind == "=":
-            self.ledger.acknowledge([values[0]], [values[1]])
+            self.record.acknowledge([values[0]], [values[1]])
         elif kind == ".":
             self.written[values[0]] = values[1]
         elif kind == "open":
@@ -212,8 +212,8 @@ def test_a_client_that_stands_still_and_is_killed(
             with SuffixClient(service.address, CLIENT) as client:
                 eventually(lambda: client.stats().sessions == 0, "the sessions of killed clients expire")
             assert service.terminate() == 0
-        heard.ledger.compare(rows_of(folder / "data"))
-    counts = heard.ledger.counts()
+        heard.record.compare(rows_of(folder / "data"))
+    counts = heard.record.counts()
     assert counts["acknowledged"]
     figure("SIGSTOP, then kill -9, of a client", rounds, "appends exact, 0 twice; sessions expire")
     figure("  acknowledged outputs", counts["acknowledged"], "0 lost")
@@ -267,11 +267,11 @@ def test_a_client_that_is_killed_with_open_sessions(
 
 
 def test_connections_are_cut_at_any_byte(full: bool, figure: Callable[..., None]) -> None:
-    cuts, ledger = (3000 if full else 150), Ledger()
+    cuts, record = (3000 if full else 150), WriteRecord()
     with socket_dir() as folder:
         with ServeProcess(folder, listen=("127.0.0.1:0",)) as service:
             service.start()
-            writers = Writers(ledger, SEED)
+            writers = Writers(record, SEED)
             with CuttingProxy(service.ready["addresses"][0], SEED) as proxy:
                 config = FollowerConfig(client=CLIENT, connect_seconds=60)
                 with (
@@ -292,12 +292,12 @@ def test_connections_are_cut_at_any_byte(full: bool, figure: Callable[..., None]
                     writers.stop()
                     for path in PATHS:
                         eventually(
-                            lambda path=path: ledger.stored_ids(path) <= held(follower, path),
+                            lambda path=path: record.stored_ids(path) <= held(follower, path),
                             "what was acknowledged is followed",
                         )
             assert service.terminate() == 0
-        ledger.compare(rows_of(folder / "data"))
-    counts = ledger.counts()
+        record.compare(rows_of(folder / "data"))
+    counts = record.counts()
     assert counts["acknowledged"]
     figure("connections cut, calls sent again", f"{proxy.cuts}, {writers.refusals}", "appends exact, 0 twice")
     figure(

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from ledger_writers import CLIENT, RETRIED, Writers
-from write_ledger import PATHS, Ledger, Row
+from record_writers import CLIENT, RETRIED, Writers
+from write_record import PATHS, Row, WriteRecord
 
 from suffixsvc.engine.backup.restore import restore
 from suffixsvc.engine.repair.inspection import check_folder
@@ -83,8 +83,8 @@ def life_of_a_folder(rng: Random, kills: int, seen: Seen) -> None:
     config = FollowerConfig(client=CLIENT, connect_seconds=60)
     followed = [(path, "") for path in PATHS]
     with socket_dir() as folder, ServeProcess(folder, constants=CONSTANTS) as service:
-        data, ledger = folder / "data", Ledger()
-        writers = Writers(ledger, rng.random())
+        data, record = folder / "data", WriteRecord()
+        writers = Writers(record, rng.random())
         service.start()
         with Follower(service.address, config, followed) as reader:
             with (
@@ -99,23 +99,23 @@ def life_of_a_folder(rng: Random, kills: int, seen: Seen) -> None:
                 for number in range(kills):
                     kill(service, rng, seen)
                     writers.require_alive()
-                    compare(data, ledger, seen)
+                    compare(data, record, seen)
                     service.start()
                     if number % 5 == 4:  # closed at once: what a recovery leaves, without new writes
                         assert service.terminate() == 0
-                        compare(data, ledger, seen)
+                        compare(data, record, seen)
                         service.start()
                 writers.stop()
                 for path in PATHS:
-                    wanted = ledger.stored_ids(path)
+                    wanted = record.stored_ids(path)
                     eventually(lambda path=path, ids=wanted: ids <= held(reader, path), "it is followed")
             assert service.terminate() == 0
-            rows = compare(data, ledger, seen)
+            rows = compare(data, record, seen)
             service.start()
             for path in PATHS:
                 wanted = {row.output_id for row in rows if row.path == path}
                 eventually(lambda path=path, ids=wanted: held(reader, path) == ids, "it holds the log")
-        seen.acknowledged.update(ledger.counts())
+        seen.acknowledged.update(record.counts())
         seen.refusals += writers.refusals
 
 
@@ -144,13 +144,13 @@ def require_no_defect(service: ServeProcess) -> None:
     assert "Traceback" not in told, told[-4000:]
 
 
-def compare(data: Path, ledger: Ledger, seen: Seen) -> list[Row]:
-    """Check a folder that no process has open, and compare it with the ledger."""
+def compare(data: Path, record: WriteRecord, seen: Seen) -> list[Row]:
+    """Check a folder that no process has open, and compare it with the record."""
     run = run_verb("check", "--data", data)
     assert run.returncode == 0, run.stdout + run.stderr
     seen.checks += 1
     rows, names = rows_of(data)
-    ledger.compare(rows)
+    record.compare(rows)
     seen.merged |= (seen.segments & seen.current) - names
     seen.segments |= names
     seen.current = names
@@ -171,7 +171,7 @@ def back_up(writers: Writers, client: SuffixClient, folder: Path, seen: Seen, rn
     """Write backups; each is complete, also if its answer was lost, or it is not there."""
     while not writers.stopping.is_set():
         target = folder / f"backup-{rng.randrange(3)}"
-        before = writers.ledger.moment()
+        before = writers.record.moment()
         try:
             client.backup(target)
         except RETRIED:
@@ -191,7 +191,7 @@ def back_up(writers: Writers, client: SuffixClient, folder: Path, seen: Seen, rn
         else:
             target.rename(restored)
             outcome += ", opened"
-        writers.ledger.compare(rows_of(restored)[0], before)
+        writers.record.compare(rows_of(restored)[0], before)
         seen.backups[outcome] += 1
         shutil.rmtree(target, ignore_errors=True)
         shutil.rmtree(restored)

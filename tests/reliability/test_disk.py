@@ -20,8 +20,8 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from ledger_writers import CLIENT
-from write_ledger import WIDTH, Ledger, Row, tokens_of
+from record_writers import CLIENT
+from write_record import WIDTH, Row, WriteRecord, tokens_of
 
 from suffixsvc.engine.repair.inspection import check_folder
 from suffixsvc.engine.repair.rebuild import repair_folder
@@ -52,8 +52,8 @@ KNOWN = list(range(1000, 1060))
 class Disked:
     """A service, its client, and what it acknowledged."""
 
-    def __init__(self, service: ServeProcess, ledger: Ledger) -> None:
-        self.service, self.ledger = service, ledger
+    def __init__(self, service: ServeProcess, record: WriteRecord) -> None:
+        self.service, self.record = service, record
         self.client = SuffixClient(service.address, CLIENT)
         self.open_closes: list[tuple[int, object]] = []
         self.refused: list[SuffixError] = []
@@ -80,7 +80,7 @@ class Disked:
         shutil.rmtree(backup, ignore_errors=True)
 
     def add(self, lengths: list[int], rng: Random) -> None:
-        keys = self.ledger.begin(PATH, lengths)
+        keys = self.record.begin(PATH, lengths)
         outputs = [
             NewOutput(PATH, tokens_of(key, n), (n,), np.array([1], np.int32), uuid=rng.randbytes(16))
             for key, n in zip(keys, lengths, strict=True)
@@ -90,11 +90,11 @@ class Disked:
         except (StoreError, ServiceError) as error:
             self.refuse(keys, error)
         else:
-            self.ledger.acknowledge(keys, ids)
+            self.record.acknowledge(keys, ids)
 
     def write_session(self, rng: Random) -> None:
         length = rng.randrange(4, WIDTH)
-        [key] = self.ledger.begin(PATH, [length], session=True)
+        [key] = self.record.begin(PATH, [length], session=True)
         session = self.client.namespace(PATH).open_session([1, 2, 3])
         session.step(tokens_of(key, length).tolist(), max_draft_tokens=4)
         try:
@@ -103,24 +103,24 @@ class Disked:
             self.refused.append(error)
             self.open_closes.append((key, session))
         else:
-            self.ledger.acknowledge([key], [output_id])
+            self.record.acknowledge([key], [output_id])
 
     def delete_one(self, rng: Random) -> None:
-        moment = self.ledger.moment()
-        keys = sorted(key for key in moment.stored if not self.ledger.writes[key].deleting)
+        moment = self.record.moment()
+        keys = sorted(key for key in moment.stored if not self.record.writes[key].deleting)
         key = rng.choice(keys[-60:])
-        self.ledger.begin_deletion([key])
+        self.record.begin_deletion([key])
         try:
-            self.client.namespace(PATH).delete(output_ids=[self.ledger.writes[key].output_id])
+            self.client.namespace(PATH).delete(output_ids=[self.record.writes[key].output_id])
         except (StoreError, ServiceError) as error:
             self.refused.append(error)
         else:
-            self.ledger.acknowledge_deletion([key])
+            self.record.acknowledge_deletion([key])
 
     def refuse(self, keys: list[int], error: SuffixError) -> None:
         self.refused.append(error)
         if isinstance(error, StoreError):  # "nothing was stored"; other errors leave it open
-            self.ledger.refuse(keys)
+            self.record.refuse(keys)
 
     def require_state_told(self) -> None:
         """Assert that a store that fails is reported by every means."""
@@ -144,7 +144,7 @@ class Disked:
 
         eventually(writes, "the store accepts writes")
         for key, session in self.open_closes:
-            self.ledger.acknowledge([key], [session.close()])  # type: ignore[attr-defined]
+            self.record.acknowledge([key], [session.close()])  # type: ignore[attr-defined]
         self.open_closes.clear()
         assert run_verb("health", self.service.address, "--durability").returncode == 0
 
@@ -153,7 +153,7 @@ class Disked:
 
 
 def rows_of(data: Path) -> list[Row]:
-    """Check a folder that no process has open; the outputs of the ledger's namespaces."""
+    """Check a folder that no process has open; the outputs of the record's namespaces."""
     run = run_verb("check", "--data", data)
     assert run.returncode == 0, run.stdout + run.stderr
     store = LmdbStore(data)
@@ -165,10 +165,10 @@ def rows_of(data: Path) -> list[Row]:
 
 
 @contextmanager
-def started(service: ServeProcess, ledger: Ledger) -> Iterator[Disked]:
+def started(service: ServeProcess, record: WriteRecord) -> Iterator[Disked]:
     """A service that has a known text; at the end it is terminated, checked and compared."""
     service.start()
-    disked = Disked(service, ledger)
+    disked = Disked(service, record)
     try:
         disked.teach()
         disked.add([WIDTH] * 70, Random(0))
@@ -178,7 +178,7 @@ def started(service: ServeProcess, ledger: Ledger) -> Iterator[Disked]:
     assert service.terminate() == 0
     told = service.output()
     assert "unexpected error" not in told, told[-6000:]
-    ledger.compare(rows_of(service.folder / "data"))
+    record.compare(rows_of(service.folder / "data"))
 
 
 @dataclass(frozen=True)
@@ -209,12 +209,12 @@ def test_a_fault_at_every_call(tmp_path: Path, full: bool, figure: Callable[...,
     """The nth call fails, for every n that a round of writes reaches (the short form: some of them)."""
     seed = int(os.environ.get("RELIABILITY_SEED", "1"))
     print(f"RELIABILITY_SEED={seed}")
-    rng, ledger, rounds, refusals = Random(seed), Ledger(), Counter[str](), Counter[str]()
+    rng, record, rounds, refusals = Random(seed), WriteRecord(), Counter[str](), Counter[str]()
     with socket_dir() as folder:
         disk = FaultyDisk(folder / "shim", folder / "data")
         with ServeProcess(folder, constants=CONSTANTS, environ=disk.environ) as service:
             for fault in FAULTS:
-                with started(service, ledger) as disked:
+                with started(service, record) as disked:
                     disk.count(fault.kinds)
                     disked.write_all_kinds(rng, folder / "data-backup")
                     time.sleep(0.3)  # the seal
@@ -261,10 +261,10 @@ def fill(disk: Path) -> Path:
 
 def test_a_full_file_system_that_gets_room_again(figure: Callable[..., None]) -> None:
     """A real one of 24 MiB: full while the service runs, and again full when it starts."""
-    rng, ledger = Random(1), Ledger()
+    rng, record = Random(1), WriteRecord()
     with socket_dir() as folder, small_disk(folder / "data", 24 << 20) as disk:
         with ServeProcess(folder, constants=CONSTANTS) as service:
-            with started(service, ledger) as disked:
+            with started(service, record) as disked:
                 ballast = fill(disk)
                 while not disked.client.stats().store_failing:
                     disked.add([WIDTH] * 100, rng)
@@ -281,7 +281,7 @@ def test_a_full_file_system_that_gets_room_again(figure: Callable[..., None]) ->
             refusals = len(disked.refused)
             ballast = fill(disk)
             service.start()  # on a full disk
-            disked = Disked(service, ledger)
+            disked = Disked(service, record)
             assert disked.drafts()
             disked.add([WIDTH], rng)
             assert disked.drafts()
@@ -289,7 +289,7 @@ def test_a_full_file_system_that_gets_room_again(figure: Callable[..., None]) ->
             disked.recover()
             disked.close()
             assert service.terminate() == 0
-        ledger.compare(rows_of(disk))
+        record.compare(rows_of(disk))
     figure("a real disk, full and freed: writes refused", refusals, "state told; drafts; 0 lost; no restart")
     figure("a start on a full disk", "serves, drafts", "writes again after there is room")
 
@@ -311,11 +311,11 @@ def test_a_new_folder_on_a_full_disk() -> None:
 
 
 def test_no_descriptor_is_left(figure: Callable[..., None]) -> None:
-    rng, ledger = Random(2), Ledger()
+    rng, record = Random(2), WriteRecord()
     with (
         socket_dir() as folder,
         ServeProcess(folder, constants=CONSTANTS) as service,
-        started(service, ledger) as disked,
+        started(service, record) as disked,
     ):
         assert service.process is not None
         pid = service.process.pid
@@ -353,8 +353,8 @@ def test_torn_pages(full: bool, figure: Callable[..., None]) -> None:
     """Copies of a data file in which one page is half old: the second half is of another page, or zeros."""
     rng, outcomes = Random(3), Counter[str]()
     with socket_dir() as folder:
-        data, ledger = folder / "data", Ledger()
-        with ServeProcess(folder) as service, started(service, ledger) as disked:
+        data, record = folder / "data", WriteRecord()
+        with ServeProcess(folder) as service, started(service, record) as disked:
             for _ in range(30):
                 disked.add([rng.randrange(1, WIDTH) for _ in range(8)], rng)
                 disked.delete_one(rng)
@@ -415,11 +415,11 @@ def outcome_of(folder: Path, torn: bytes, wanted: dict[int, Row]) -> str:
 
 def test_a_segment_loses_its_pages(figure: Callable[..., None]) -> None:
     """Truncated under the service, which reads it through a map: SIGBUS is handled, and it is built again."""
-    ledger = Ledger()
+    record = WriteRecord()
     with (
         socket_dir() as folder,
         ServeProcess(folder, constants=CONSTANTS) as service,
-        started(service, ledger) as disked,
+        started(service, record) as disked,
     ):
         segments = folder / "data" / "segments"
         eventually(lambda: list(segments.glob("*.seg")), "a segment is written")
@@ -438,10 +438,10 @@ def test_a_segment_loses_its_pages(figure: Callable[..., None]) -> None:
 
 def test_the_data_file_loses_its_pages(figure: Callable[..., None]) -> None:
     """LMDB reads through a map: the process ends with SIGBUS and says so, and the next start is refused."""
-    ledger = Ledger()
+    record = WriteRecord()
     with socket_dir() as folder, ServeProcess(folder, from_shell=True) as service:
         service.start()
-        disked = Disked(service, ledger)
+        disked = Disked(service, record)
         disked.teach()
         disked.add([WIDTH] * 60, Random(0))
         saved = (folder / "data" / "data.mdb").read_bytes()
@@ -466,5 +466,5 @@ def test_the_data_file_loses_its_pages(figure: Callable[..., None]) -> None:
             (folder / "data" / "meta.journal").unlink()
         service.start()
         assert service.terminate() == 0
-        ledger.compare(rows_of(folder / "data"))
+        record.compare(rows_of(folder / "data"))
     figure("the data file truncated under the service", "ends with SIGBUS, told", "refused at the next start")

@@ -1,4 +1,4 @@
-"""Threads that write to a service, whatever happens to it, and enter in a ledger what they are told."""
+"""Threads that write to a service, whatever happens to it, and enter in a record what they are told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Protocol
 
 import numpy as np
-from write_ledger import PATHS, WIDTH, Ledger, tokens_of
+from write_record import PATHS, WIDTH, WriteRecord, tokens_of
 
 from suffixsvc.errors import LimitExceededError, ServiceError, StoreError
 from suffixsvc.types import NewOutput
@@ -35,12 +35,12 @@ class Writers:
     """Writes, sessions and deletions from several threads, until :meth:`stop`.
 
     Args:
-        ledger: receives what is acknowledged.
+        record: receives what is acknowledged.
         seed: of the choices; the threads' timing is that of the machine.
     """
 
-    def __init__(self, ledger: Ledger, seed: object) -> None:
-        self.ledger, self.seed = ledger, seed
+    def __init__(self, record: WriteRecord, seed: object) -> None:
+        self.record, self.seed = record, seed
         self.stopping = threading.Event()
         self.errors: list[BaseException] = []
         self.refusals = 0
@@ -81,7 +81,7 @@ class Writers:
         while not self.stopping.is_set():
             path = rng.choice(PATHS)
             lengths = [rng.randrange(1, WIDTH + 1) for _ in range(rng.choice([1, 1, 3, 8, 40]))]
-            keys = self.ledger.begin(path, lengths)
+            keys = self.record.begin(path, lengths)
             outputs = [
                 NewOutput(
                     path,
@@ -96,7 +96,7 @@ class Writers:
             ids = self._until_answered(partial(client.namespace(path).add_outputs, outputs), rng)
             if ids is None:
                 continue
-            self.ledger.acknowledge(keys, ids)
+            self.record.acknowledge(keys, ids)
             mine.append(keys)
             if rng.random() < 0.3:
                 self._delete(client, mine.pop(rng.randrange(len(mine))), rng)
@@ -107,33 +107,33 @@ class Writers:
         mine: list[int] = []
         while not self.stopping.is_set():
             path, length = rng.choice(PATHS), rng.randrange(4, WIDTH + 1)
-            [key] = self.ledger.begin(path, [length], session=True)
+            [key] = self.record.begin(path, [length], session=True)
             session = opens.namespace(path).open_session([1, 2, 3])
             for part in parts_of(length, rng):
                 session.step(tokens_of(key, WIDTH)[part].tolist(), max_draft_tokens=4)
             if rng.random() < 0.1:
                 session.close(commit=False)
-                self.ledger.discard(key)
+                self.record.discard(key)
                 continue
             output_id = self._until_answered(session.close, rng)
             if output_id is None:
                 with contextlib.suppress(*RETRIED):
                     session.close(wait=False)
                 continue
-            self.ledger.acknowledge([key], [output_id])
+            self.record.acknowledge([key], [output_id])
             mine.append(key)
             if rng.random() < 0.2:
                 self._delete(opens, [mine.pop(rng.randrange(len(mine)))], rng)
 
     def _delete(self, opens: Opens, keys: list[int], rng: Random) -> None:
         """Delete outputs that are acknowledged."""
-        self.ledger.begin_deletion(keys)
-        namespace = opens.namespace(self.ledger.writes[keys[0]].path)
-        ids = [self.ledger.writes[key].output_id for key in keys]
+        self.record.begin_deletion(keys)
+        namespace = opens.namespace(self.record.writes[keys[0]].path)
+        ids = [self.record.writes[key].output_id for key in keys]
         by_label = len(keys) > 1 and rng.random() < 0.5
         selection: dict[str, Any] = {"labels": {"message": str(keys[0])}} if by_label else {"output_ids": ids}
         if self._until_answered(lambda: namespace.delete(**selection), rng) is not None:
-            self.ledger.acknowledge_deletion(keys)
+            self.record.acknowledge_deletion(keys)
 
     def _until_answered(self, call: Callable[[], Any], rng: Random) -> Any:
         """Repeat a call until it is answered; None: it was given up after an error."""

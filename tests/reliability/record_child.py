@@ -1,4 +1,4 @@
-"""Writers of a ledger in a process of their own, which tests stop and kill.
+"""Writers of a record in a process of their own, which tests stop and kill.
 
 An order (``support.child_runner``):
 
@@ -19,8 +19,8 @@ import time
 from random import Random
 from typing import Any
 
-from ledger_writers import CLIENT, parts_of
-from write_ledger import PATHS, WIDTH, tokens_of
+from record_writers import CLIENT, parts_of
+from write_record import PATHS, WIDTH, tokens_of
 
 from suffixsvc.errors import ServiceError
 from suffixsvc_client import ClientConfig, SuffixClient

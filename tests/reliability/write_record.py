@@ -71,7 +71,7 @@ class Moment:
     deleted: frozenset[int]
 
 
-class Ledger:
+class WriteRecord:
     """The writes of all writers. Thread-safe."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Ledger:
 
         Raises:
             AssertionError: something acknowledged is missing, is there twice or differs; something is there
-                that nobody wrote; a message is there in part; something deleted is there.
+                that was never sent; a message is there in part; something deleted is there.
         """
         moment = self.moment() if at_least is None else at_least
         with self._lock:
