@@ -1,4 +1,4 @@
-"""Places of backups and restored folders: links, folders of other users, the data folder itself."""
+"""Targets of backups and restores: links, folders of other users, the data folder itself."""
 
 from __future__ import annotations
 
