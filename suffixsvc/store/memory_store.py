@@ -27,7 +27,7 @@ from suffixsvc.types import OutputId, StoredOutput
 T = TypeVar("T")
 
 #: a store that refused an append counts as full while this many bytes do not fit
-_PROBE_BYTES: Final = 16 << 10
+_PROBE_BYTES: Final = 64 << 10
 
 
 class MemoryStore(Store):

@@ -30,8 +30,8 @@ INITIAL_BACKOFF_SECONDS: Final = 0.05
 _MAX_BACKOFF_SECONDS: Final = 30.0
 #: the map doubles up to this step
 _MAX_GROWTH_BYTES: Final = 1 << 30
-#: the store counts as full when an append of this size does not fit
-_PROBE_BYTES: Final = 16 << 10
+#: the store counts as full when an append of this size does not fit: an output of some ten thousand tokens
+_PROBE_BYTES: Final = 64 << 10
 _PROBE_KEY: Final = b"\0probe"
 
 
