@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from suffixsvc.config import Limits
     from suffixsvc.engine import CacheStats, Namespace, NamespaceStats, Session, SuffixCache
     from suffixsvc.errors import SuffixError
-    from suffixsvc.policies import Policies, Policy
+    from suffixsvc.policies import Policies, Policy, PrincipalQuota
     from suffixsvc.selection import Selection
     from suffixsvc.types import Deletion, Draft, DraftSource, NewOutput, Verified
 
@@ -29,6 +29,7 @@ __all__ = [
     "NewOutput",
     "Policies",
     "Policy",
+    "PrincipalQuota",
     "Selection",
     "Session",
     "SuffixCache",

@@ -22,6 +22,9 @@ In a file (access/policy_file.py):
     match = 16
     publish_every = "5m"
 
+    [namespaces."acme/broken"]             nothing is drafted, and what is written is stored
+    drafting = false
+
 Each field is inherited separately: the value of the nearest path at or above a namespace that sets it, else
 the default. A limit on "acme" is the limit of *each* namespace below it, not of their sum: a write in one
 namespace never evicts outputs of another.
@@ -57,6 +60,7 @@ _UNITS: Final = {"B": 1} | {
     for suffix, base in (("iB", 1024), ("B", 1000))
 }
 _SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_FORM_OF_BYTES: Final = 'bytes, as 1073741824, "1 GiB" or "unlimited"'
 _QUANTITY: Final = re.compile(r"([0-9]{1,20}) ?([A-Za-z]+)")
 
 
@@ -99,6 +103,8 @@ class Policy:
             more, or 0: no such restriction, which overrides that of a parent path.
         match: minimum length of these runs in tokens; None: :data:`DEFAULT_MATCH`.
         publish_every_seconds: time between two builds of them; None: :data:`DEFAULT_PUBLISH_SECONDS`.
+        drafting: False: sessions of the namespace draft nothing, and others nothing from it, from their next
+            step on; what is written is stored as before. None: True.
     """
 
     max_bytes: int | None = None
@@ -108,6 +114,7 @@ class Policy:
     min_principals: int | None = None
     match: int | None = None
     publish_every_seconds: int | None = None
+    drafting: bool | None = None
 
     def __post_init__(self) -> None:
         _require_int("max_bytes", self.max_bytes, 1, UNLIMITED)
@@ -118,7 +125,8 @@ class Policy:
             )
         _require_int("match", self.match, MIN_MATCH, _MAX_MATCH, "a number of tokens")
         _require_int("publish_every_seconds", self.publish_every_seconds, 1, _MAX_PUBLISH_SECONDS, "seconds")
-        for name, value in (("pinned", self.pinned), ("no_store", self.no_store)):
+        for name in ("pinned", "no_store", "drafting"):
+            value = getattr(self, name)
             if value is not None and type(value) is not bool:
                 raise InvalidConfigError(f"{name} must be a bool", expected="true or false", got=repr(value))
 
@@ -139,19 +147,59 @@ class Policy:
         return Policy(**{name: getattr(above, name) if v is None else v for name, v in merged.items()})
 
 
+@dataclass(frozen=True, slots=True)
+class PrincipalQuota:
+    """Limits of all that one principal wrote, in all namespaces together. None = not set.
+
+    Attributes:
+        max_bytes: limit of the bytes of its outputs, at 512 for each and 64 for each token of it, and of its
+            live sessions. :data:`UNLIMITED` overrides the limit of every principal.
+        max_outputs: limit of the number of its outputs.
+    """
+
+    max_bytes: int | None = None
+    max_outputs: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_int("max_bytes", self.max_bytes, 1, UNLIMITED)
+        _require_int("max_outputs", self.max_outputs, 1, UNLIMITED)
+
+    def over(self, above: PrincipalQuota) -> PrincipalQuota:
+        """This quota with the unset fields taken from ``above``."""
+        return PrincipalQuota(
+            above.max_bytes if self.max_bytes is None else self.max_bytes,
+            above.max_outputs if self.max_outputs is None else self.max_outputs,
+        )
+
+
 class Policies:
-    """Policies of namespace paths. Immutable, thread-safe.
+    """Policies of namespace paths, and quotas of principals. Immutable, thread-safe.
 
     Args:
         of_paths: path -> policy of this path and of every namespace below it.
         default: policy of namespaces for which no path sets a field.
+        principals: quotas of principals by name; "*" has those of all that set none of their own. The
+            operator, "", has none.
 
     Raises:
         InvalidNamespaceError: a path is invalid.
-        InvalidConfigError: a value is not a Policy.
+        InvalidConfigError: a value is not a Policy, or not a PrincipalQuota.
     """
 
-    def __init__(self, of_paths: Mapping[str, Policy] | None = None, default: Policy | None = None) -> None:
+    def __init__(
+        self,
+        of_paths: Mapping[str, Policy] | None = None,
+        default: Policy | None = None,
+        principals: Mapping[str, PrincipalQuota] | None = None,
+    ) -> None:
+        for name, quota in (principals or {}).items():
+            if not isinstance(quota, PrincipalQuota):
+                raise InvalidConfigError(
+                    f"the quota of {name!r} must be a PrincipalQuota", got=type(quota).__name__
+                )
+        every = (principals or {}).get("*", PrincipalQuota())
+        self._every = every
+        self._quotas = {name: quota.over(every) for name, quota in (principals or {}).items()}
         self.default = Policy() if default is None else _require_policy(default, "default")
         self._trie = pygtrie.StringTrie(separator="/")
         for path, policy in (of_paths or {}).items():
@@ -163,6 +211,15 @@ class Policies:
         for step in self._trie.prefixes(path):  # from the root down
             policy = step.value.over(policy)
         return policy
+
+    def quota_of(self, principal: str) -> PrincipalQuota:
+        """The quota of a principal; the operator has none."""
+        return self._quotas.get(principal, self._every) if principal else PrincipalQuota()
+
+    @property
+    def has_quotas(self) -> bool:
+        """Whether any principal has a quota."""
+        return any(quota != PrincipalQuota() for quota in self._quotas.values())
 
     @property
     def has_ttl(self) -> bool:
@@ -191,6 +248,7 @@ class PolicyTable:
     min_principals: Any = None
     match: Any = None
     publish_every: Any = None
+    drafting: bool | None = None
 
     def __post_init__(self) -> None:
         self.policy()
@@ -198,7 +256,7 @@ class PolicyTable:
     def policy(self) -> Policy:
         """The policy that the table describes."""
         max_bytes = UNLIMITED if self.max_bytes == "unlimited" else _quantity(self.max_bytes, _UNITS)
-        _require_int("max_bytes", max_bytes, 1, UNLIMITED, 'bytes, as 1073741824, "1 GiB" or "unlimited"')
+        _require_int("max_bytes", max_bytes, 1, UNLIMITED, _FORM_OF_BYTES)
         ttl = _quantity(self.ttl, _SPANS)
         _require_int("ttl", ttl, 0, _MAX_TTL_SECONDS, 'seconds, as 3600, "7d" or 0 for never')
         every = _quantity(self.publish_every, _SPANS)
@@ -208,6 +266,7 @@ class PolicyTable:
             ttl,
             self.pinned,
             self.no_store,
+            drafting=self.drafting,
             min_principals=self.min_principals,
             match=self.match,
             publish_every_seconds=every,
@@ -217,6 +276,13 @@ class PolicyTable:
 def bytes_of(value: Any) -> Any:
     """A size in bytes, given a number or text with a unit; another value as it is."""
     return _quantity(value, _UNITS)
+
+
+def quota_of_table(max_bytes: Any, max_outputs: int | None) -> PrincipalQuota:
+    """The quota of a principal's table of a file: bytes as in a :class:`PolicyTable`."""
+    size = UNLIMITED if max_bytes == "unlimited" else bytes_of(max_bytes)
+    _require_int("max_bytes", size, 1, UNLIMITED, _FORM_OF_BYTES)
+    return PrincipalQuota(size, max_outputs)
 
 
 def seconds_of(text: str) -> int | None:

@@ -16,6 +16,9 @@ requests_per_second = 2000       limits of what it sends (rate_limits.py)
 tokens_per_second = 1e6
 max_sessions = 200
 max_message_bytes = "4 MiB"
+max_unmatched_drafts = 100       limit of probing (docs/security.md)
+max_bytes = "2 GiB"              limits of what it stores, in all namespaces together (policies.py)
+max_outputs = 100_000
 
 [principals."*"]                 what every authenticated principal may do
 read = ["public"]
@@ -33,7 +36,7 @@ from suffixsvc.access.principals import EVERY, Right, validate_principal
 from suffixsvc.access.rate_limits import PrincipalLimits
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
-from suffixsvc.policies import Policies, PolicyTable, bytes_of
+from suffixsvc.policies import Policies, PolicyTable, PrincipalQuota, bytes_of, quota_of_table
 
 #: user id that stands for none
 _NO_UID: Final = 2**32 - 1
@@ -82,7 +85,11 @@ def read_policy_file(file: str | os.PathLike[str]) -> PolicyFile:
     named = read.principals or {}
     grants = [grant for name, table in named.items() for grant in grants_of(name, table.paths())]
     return PolicyFile(
-        Policies({path: table.policy() for path, table in read.namespaces.items()}, read.default.policy()),
+        Policies(
+            {path: table.policy() for path, table in read.namespaces.items()},
+            read.default.policy(),
+            {name: table.quota() for name, table in named.items()},
+        ),
         AccessPolicy(
             Grants(grants),
             {name: table.limits() for name, table in named.items()},
@@ -106,6 +113,9 @@ class _PrincipalTable:
     tokens_per_second: float | None = None
     max_sessions: int | None = None
     max_message_bytes: Any = None
+    max_unmatched_drafts: float | None = None
+    max_bytes: Any = None
+    max_outputs: int | None = None
 
     def __post_init__(self) -> None:
         for right, paths in self.paths().items():
@@ -126,10 +136,20 @@ class _PrincipalTable:
                     got=uid,
                 )
         self.limits()
+        self.quota()
+
+    def quota(self) -> PrincipalQuota:
+        return quota_of_table(self.max_bytes, self.max_outputs)
 
     def limits(self) -> PrincipalLimits:
         size = bytes_of(self.max_message_bytes)
-        return PrincipalLimits(self.requests_per_second, self.tokens_per_second, self.max_sessions, size)
+        return PrincipalLimits(
+            self.requests_per_second,
+            self.tokens_per_second,
+            self.max_sessions,
+            size,
+            self.max_unmatched_drafts,
+        )
 
     def paths(self) -> dict[Right, list[str]]:
         return {right: getattr(self, right.value) for right in Right}

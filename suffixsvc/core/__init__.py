@@ -22,6 +22,7 @@ try:
         Index,
         KalmanFilter,
         Learner,
+        ProbeMeter,
         Refusal,
         Session,
         SessionSlot,
@@ -44,6 +45,7 @@ __all__ = [
     "Index",
     "KalmanFilter",
     "Learner",
+    "ProbeMeter",
     "PromptLookup",
     "Refusal",
     "Session",
@@ -77,6 +79,7 @@ class StepStatus(enum.IntEnum):
     UNKNOWN_SESSION = 8
     DUPLICATE_SESSION = 9
     STALE_SEQUENCE = 10
+    PROBING = 11
 
 
 def draft_from(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from suffixsvc.engine.cache_stats import CacheStats
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.checker import check_hot, check_segments
 from suffixsvc.engine.deleter import Deleter
+from suffixsvc.engine.limits.principal_quotas import PrincipalStats
 from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.log_feed import LogFeed
 from suffixsvc.engine.namespace import EngineParts, Namespace
@@ -322,7 +323,7 @@ class SuffixCache(ClosedOnExit):
         """Replace the policies of namespaces, also of existing ones.
 
         A lower limit or time to live takes effect with the next write, :meth:`evict` or :meth:`expire`; what
-        readers see, with the next step of every live session.
+        readers see, and drafting that is turned off or on, with the next step of every live session.
         """
         with self._parts.close_guard.while_open():
             self._parts.catalog.set_policies(policies)
@@ -346,7 +347,8 @@ class SuffixCache(ClosedOnExit):
         self._parts.publisher.publish()
 
     def evict(self, now: float | None = None) -> int:
-        """Reduce every namespace to its own limit; returns how many outputs were evicted.
+        """Reduce every namespace to its own limit and every principal to its quota; returns how many outputs
+        were evicted.
 
         Writes evict from their own namespace, as do opens, context and large steps in a full cache. This call
         is for the rest: changed limits, and closes that did not wait. The service calls it at least twice a
@@ -357,7 +359,7 @@ class SuffixCache(ClosedOnExit):
         """
         with self._parts.close_guard.while_open():
             indexes = self._parts.catalog.stored()
-        evicted = self._parts.quotas.evictor.evict(indexes)
+        evicted = self._parts.quotas.evictor.evict(indexes) + self._parts.quotas.principals.evict()
         self._parts.quotas.evictor.save(indexes, self._parts.store.clock.now() if now is None else now)
         return evicted
 
@@ -512,6 +514,16 @@ class SuffixCache(ClosedOnExit):
         with self._parts.close_guard.while_open():
             self._parts.sessions.reap_abandoned()
             return {index.path: index.stats() for index in self._parts.catalog.values()}
+
+    def principal_stats(self, principals: Collection[str] = ()) -> dict[str, PrincipalStats]:
+        """What principals with a quota hold, and those named, by name.
+
+        Raises:
+            SessionClosedError: the cache is closed.
+        """
+        with self._parts.close_guard.while_open():
+            self._parts.sessions.reap_abandoned()
+            return self._parts.quotas.principals.stats(principals)
 
     @property
     def output_use(self) -> OutputUse:

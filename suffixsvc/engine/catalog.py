@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from suffixsvc.config import NO_LIMIT_BYTES, Limits, validate_namespace
-from suffixsvc.core import WriteSignal
+from suffixsvc.core import Learner, WriteSignal
 from suffixsvc.errors import (
     InvalidConfigError,
     LimitExceededError,
@@ -28,7 +28,7 @@ from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.engine_state import Quota
 from suffixsvc.index.lru_index import LruIndex
 from suffixsvc.index.output_use import OutputUse
-from suffixsvc.policies import Policies
+from suffixsvc.policies import Policies, Policy, PrincipalQuota
 from suffixsvc.runtime.signal_guard import AtomicCondition
 from suffixsvc.store.base import Store
 from suffixsvc.store.records.validation import check_namespace
@@ -38,8 +38,8 @@ log = structlog.get_logger(__name__)
 
 #: a shorter grace period is not logged: it is that of a restart
 _LOGGED_GRACE_SECONDS: Final = 60.0
-#: name of the learned tables in the store
-_LEARNER_STATE = "learner"
+#: name of the operator's learned tables in the store; on the disk (docs/format.md)
+_LEARNER_STATE: Final = "learner"
 
 
 class Catalog:
@@ -179,7 +179,11 @@ class Catalog:
             now_us=self._store.clock.now_us,
             # also where nothing is evicted: the policy can change
             lru=LruIndex(complete=is_new),
-            quota=Quota(self._policies.of(path), self._limits.max_cache_bytes < NO_LIMIT_BYTES),
+            quota=Quota(
+                self._policies.of(path),
+                self._limits.max_cache_bytes < NO_LIMIT_BYTES,
+                self._policies.has_quotas,
+            ),
             written=self.written,
             use=self.use,
         )
@@ -197,7 +201,16 @@ class Catalog:
             self._policies = _require_policies(policies)
             self.publishes = policies.publishes
             for index in (*self._strong.values(), *self._weak.values()):
-                index.quota.policy = policies.of(index.path)
+                index.quota.principals_limited = policies.has_quotas
+                index.set_policy(policies.of(index.path))
+
+    def quota_of(self, principal: str) -> PrincipalQuota:
+        """The quota of a principal."""
+        return self._policies.quota_of(principal)
+
+    def policy_of(self, path: str) -> Policy:
+        """The effective policy of a path, whether or not a namespace exists there."""
+        return self._policies.of(path)
 
     def index_of(self, path: str) -> NamespaceIndex:
         """The index of an existing namespace. UnknownNamespaceError if it does not exist."""
@@ -338,19 +351,46 @@ class Catalog:
                 index.learner.load(learned)
         return self.stored()
 
+    def learner_of(self, index: NamespaceIndex, principal: str) -> Learner:
+        """What drafting has learned in a namespace for a principal, also in earlier processes.
+
+        Raises:
+            StoreError: the stored tables cannot be read.
+        """
+        saved = None
+        if index.stored and not index.has_learner(principal):
+            try:
+                saved = self._store.get_state(index.path, _learner_state(principal))
+            except UnknownNamespaceError:
+                if not index.deleted:
+                    raise
+        learner = index.learner_of(principal)
+        if saved is not None and not learner.changed:
+            learner.load(saved)
+        return learner
+
     def drop_learned(self, index: NamespaceIndex) -> None:
         """Delete the stored tables that a namespace has learned. UnknownNamespaceError, StoreError."""
-        self._store.drop_state(index.path, _LEARNER_STATE)
+        for name in (_LEARNER_STATE, *self._store.state_names(index.path, _learner_state("") + ":")):
+            self._store.drop_state(index.path, name)
 
     def save_learned(self) -> None:
         """Store the learned tables for the next process."""
         for index in self.stored():
-            if not index.learner.changed:
-                continue
-            try:
-                self._store.put_state(index.path, _LEARNER_STATE, index.learner.save())
-            except StoreFullError as error:  # derived and learned again: no reason to fail a close
-                log.warning("the learned tables could not be saved", namespace=index.path, error=str(error))
+            for principal, learner in {"": index.learner, **index.learners()}.items():
+                if learner.changed:
+                    self._save(index, principal, learner)
+
+    def _save(self, index: NamespaceIndex, principal: str, learner: Learner) -> None:
+        try:
+            self._store.put_state(index.path, _learner_state(principal), learner.save())
+        except StoreFullError as error:  # derived and learned again: no reason to fail a close
+            log.warning("the learned tables could not be saved", namespace=index.path, error=str(error))
+
+
+def _learner_state(principal: str) -> str:
+    """Name of a principal's learned tables in the store."""
+    return f"{_LEARNER_STATE}:{principal}" if principal else _LEARNER_STATE
 
 
 def _require_tokenizer(path: str, expected: str, got: str, *remedy: str) -> None:

@@ -11,7 +11,6 @@ from functools import partial
 from suffixsvc.config import MAX_READS, Limits, validate_default_reads
 from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.catalog import Catalog
-from suffixsvc.engine.limits.size_estimates import predicted_bytes
 from suffixsvc.engine.outputs.output_log import OutputLog
 from suffixsvc.errors import InvalidNamespaceError, LimitExceededError, unknown_namespace
 from suffixsvc.index import Abandoned, NamespaceIndex, Session
@@ -101,9 +100,10 @@ class LiveSessions:
                     got=len(reads),
                 )
             others = self._read_by(index, reads, tokenizer or index.tokenizer)
+            self._catalog.learner_of(index, principal)  # from the store, for the first session of a principal
             self._count_in()
             try:
-                with self._quotas.admit_session(index, len(prompt), len(output)):
+                with self._quotas.admit_session(index, len(prompt), len(output), principal):
                     session = Session(
                         index,
                         others,
@@ -114,7 +114,7 @@ class LiveSessions:
                         commit=partial(self._outputs.commit, index),
                         on_close=partial(self._closed, index),
                         abandoned=self._abandoned,
-                        admit=partial(self._quotas.admit_session, index),
+                        admit=partial(self._quotas.admit_session, index, principal=principal),
                         private=private or bool(index.quota.policy.no_store),
                         principal=principal,
                         session_id=session_id,
@@ -183,4 +183,4 @@ class LiveSessions:
         if logged is None:
             self._quotas.usage.refresh(index)  # the retracted text no longer takes memory
         else:
-            self._outputs.reclaim(index, predicted_bytes(logged))
+            self._outputs.reclaim(index, [logged])

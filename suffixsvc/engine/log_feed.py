@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
+from suffixsvc.core import Learner
 from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.base.log_rows import rows_of
 from suffixsvc.engine.catalog import Catalog
@@ -84,8 +85,11 @@ class LogFeed:
         with self._close_guard.while_open():
             return self._store.position()
 
-    def contents(self, path: str) -> NamespaceContents:
+    def contents(self, path: str, principal: str = "") -> NamespaceContents:
         """What a namespace holds, without the outputs that no segment holds (:meth:`hot_outputs`).
+
+        Args:
+            principal: whose learned tables are in it.
 
         Raises:
             UnknownNamespaceError: it does not exist, or is being deleted.
@@ -95,7 +99,8 @@ class LogFeed:
             position = self._store.position()  # before the rest: what changes meanwhile is a change, too
             generation = self.generation(path)
             sealed = self.sealed(path) if generation else SealedContents()
-            return NamespaceContents(path, index.tokenizer, generation, position, sealed, _learned(index))
+            learned = _learned(self._catalog.learner_of(index, principal))
+            return NamespaceContents(path, index.tokenizer, generation, position, sealed, learned)
 
     def generation(self, path: str) -> int:
         """The present generation of a path; 0 if the log has no namespace there."""
@@ -128,13 +133,22 @@ class LogFeed:
         """The folder of segment files, which need not exist; None for a cache in memory."""
         return self._store.segment_folder
 
+    def drafting(self, path: str) -> bool:
+        """Whether the policy of a path lets sessions draft."""
+        return self._catalog.policy_of(path).drafting is not False
+
     def unlearned(self, path: str) -> int:
         """How often what drafting learned in a namespace was reset since its index was made."""
         index = self._catalog.get(path)
         return 0 if index is None else index.unlearned
 
     def record_use(
-        self, path: str, output_ids: Sequence[OutputId], counts: StepCounts, learned: bytes = b""
+        self,
+        path: str,
+        output_ids: Sequence[OutputId],
+        counts: StepCounts,
+        learned: bytes = b"",
+        principal: str = "",
     ) -> bool:
         """Record what a reader did with a namespace. Unknown namespaces and outputs are ignored.
 
@@ -142,6 +156,7 @@ class LogFeed:
             output_ids: outputs that it drafted from, the last one used last.
             counts: its counters.
             learned: what its drafting learned (``suffixsvc.core.Learner.difference``); b"": nothing.
+            principal: whose reader it is: the tables of others do not change.
 
         Returns:
             Whether ``learned`` could be merged.
@@ -153,7 +168,7 @@ class LogFeed:
             index.add_reported(counts)
             index.note_use(output_ids)
             with self._merging:
-                return not learned or index.learner.merge(learned)
+                return not learned or self._catalog.learner_of(index, principal).merge(learned)
 
     def sealed(self, path: str) -> SealedContents:
         """The segments of a namespace. UnknownNamespaceError: the log does not hold it."""
@@ -194,6 +209,6 @@ class LogFeed:
             return self._store.changes(after, generations)
 
 
-def _learned(index: NamespaceIndex) -> bytes:
+def _learned(learner: Learner) -> bytes:
     """What drafting has learned; b"" for the shipped tables, which readers have."""
-    return index.learner.save() if index.learner.own_bytes else b""
+    return learner.save() if learner.own_bytes else b""

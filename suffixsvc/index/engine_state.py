@@ -22,8 +22,9 @@ class Quota:
 
     #: replaced as a whole when the policies change
     policy: Policy = field(default_factory=Policy)
-    #: the whole cache has a limit
+    #: the whole cache has a limit, or principals have
     cache_limited: bool = False
+    principals_limited: bool = False
     #: bytes of its outputs, as last measured
     used: int = 0
     #: predicted bytes that were admitted and are not in the log yet
@@ -41,7 +42,12 @@ class Quota:
     @property
     def evicts(self) -> bool:
         """Whether outputs can be evicted, or expire by policy."""
-        limited = self.cache_limited or self.limit < UNLIMITED or bool(self.policy.ttl_seconds)
+        limited = (
+            self.cache_limited
+            or self.principals_limited
+            or self.limit < UNLIMITED
+            or bool(self.policy.ttl_seconds)
+        )
         return limited and not self.policy.pinned
 
 

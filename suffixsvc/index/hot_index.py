@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.core import Index, StepCounters, WriteSignal, new_learner
+from suffixsvc.core import Index, Learner, StepCounters, WriteSignal, new_learner
 from suffixsvc.errors import IndexCorruptError, unknown_namespace
 from suffixsvc.index.engine_state import MaintenanceState, Quota
 from suffixsvc.index.lru_index import LruIndex
@@ -21,12 +21,15 @@ from suffixsvc.index.published import Published
 from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
 from suffixsvc.index.writer_ids import WriterIds
+from suffixsvc.policies import Policy
 from suffixsvc.selection import Selection
 from suffixsvc.types import NewOutput, StoredOutput, TokenArray
 from suffixsvc.values import as_int
 
 #: maximum context length in tokens; longer contexts are not distinguished
 MAX_CONTEXT = 64
+#: principals without live sessions whose learned tables a namespace holds, a quarter of a megabyte each
+MAX_LEARNERS = 64
 _REFUSAL_LOG_SECONDS = 60.0
 
 
@@ -58,6 +61,10 @@ class LiveText(Protocol):
 
     def held_bytes(self) -> int:
         """Memory of the text in bytes."""
+
+    @property
+    def principal(self) -> str:
+        """Who writes it."""
 
 
 class HotIndex:
@@ -106,17 +113,23 @@ class HotIndex:
         #: maintained by the engine's Maintenance and Sealer
         self.maintenance = MaintenanceState()
         self.index = Index(MAX_CONTEXT)
+        self._published: Published | None = None
+        self._lock = threading.RLock()
+        self.set_drafting(self.quota.policy.drafting is not False)
         self._weights = weights
         #: number of calls of :meth:`unlearn`
         self.unlearned = 0
+        #: what drafting for the operator has learned; every other principal has tables of its own, so that
+        #: what it reports changes no drafts of others
         self.learner = new_learner(weights)
+        #: those of principals, the one whose session was opened last at the end
+        self._learners: dict[str, Learner] = {}
         #: counters of the steps of this namespace's sessions
         self.counters = StepCounters(written)
         #: counters of its followers, which draft by themselves
         self._reported = StepCounts()
         self._now_us = now_us
         self.move_lock = threading.Lock()
-        self._lock = threading.RLock()
         self.segments = SegmentMap(self._lock)
         #: the namespace was deleted, or its deletion has begun
         self.deleted = False
@@ -127,7 +140,6 @@ class HotIndex:
         #: writes and removals for which index and log differ
         self._in_flight = 0
         self._changes = 0
-        self._published: Published | None = None
         #: texts of sessions that are not closed
         self._live: set[LiveText] = set()
 
@@ -202,6 +214,7 @@ class HotIndex:
         with self._lock:
             if self._published is None:
                 self._published = Published(MAX_CONTEXT, self._weights)
+                self._published.index.drafting = self.drafting
             return self._published
 
     def restricts(self, sees_all: SeesAll) -> bool:
@@ -275,6 +288,17 @@ class HotIndex:
             live = list(self._live)
         return sum(text.held_bytes() for text in live)
 
+    def writers_of_sessions(self) -> set[str]:
+        """The principals of live sessions."""
+        with self._lock:
+            return {text.principal for text in self._live}
+
+    def session_bytes_of(self, principal: str) -> tuple[int, int]:
+        """Number of a principal's live sessions, and their memory in bytes."""
+        with self._lock:
+            live = [text for text in self._live if text.principal == principal]
+        return len(live), sum(text.held_bytes() for text in live)
+
     def begin_delete(self, *, force: bool) -> int:
         """Set :attr:`deleted`, so that no session is opened from now on. Idempotent.
 
@@ -306,7 +330,55 @@ class HotIndex:
             live = list(self._live)
         return sum(text.withdraw(selection) for text in live)
 
+    def set_policy(self, policy: Policy) -> None:
+        """Apply another effective policy."""
+        self.quota.policy = policy
+        self.set_drafting(policy.drafting is not False)
+
+    def set_drafting(self, on: bool) -> None:
+        """Let sessions draft from this text, or not: none of this namespace drafts anything then."""
+        with self._lock:
+            self.index.drafting = on
+            if self._published is not None:
+                self._published.index.drafting = on
+
+    @property
+    def drafting(self) -> bool:
+        """Whether sessions of the namespace draft, and others from it."""
+        return self.index.drafting
+
     def unlearn(self) -> None:
-        """Replace what drafting has learned by the initial weights."""
+        """Replace what drafting has learned, for all principals, by the initial weights."""
         self.unlearned += 1
-        self.learner.load(new_learner(self._weights).save())
+        initial = new_learner(self._weights).save()
+        for learner in [self.learner, *self.learners().values()]:
+            learner.load(initial)
+
+    def learner_of(self, principal: str) -> Learner:
+        """What drafting has learned for a principal. It begins with what was learned for the operator."""
+        if not principal:
+            return self.learner
+        with self._lock:
+            learner = self._learners.pop(principal, None)
+            if learner is None:
+                learner = new_learner(self._weights)
+                if self.learner.own_bytes:
+                    learner.load(self.learner.save())
+                self._drop_idle_learners()
+            self._learners[principal] = learner
+            return learner
+
+    def has_learner(self, principal: str) -> bool:
+        """Whether the tables of a principal are in memory."""
+        return not principal or principal in self._learners
+
+    def learners(self) -> dict[str, Learner]:
+        """The tables of principals that are in memory, without the operator's."""
+        with self._lock:
+            return dict(self._learners)
+
+    def _drop_idle_learners(self) -> None:
+        """Make room for one more: drop those of principals without sessions, the one used first first."""
+        idle = [name for name in self._learners if name not in self.writers_of_sessions()]
+        for name in idle[: max(0, len(self._learners) + 1 - MAX_LEARNERS)]:
+            del self._learners[name]

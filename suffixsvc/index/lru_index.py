@@ -1,8 +1,8 @@
 """Least-recently-used order of a namespace's outputs, for eviction.
 
-A table in memory without a store and a clock. One row of 29 bytes per output, in the order of the log:
+A table in memory without a store and a clock. One row of 33 bytes per output, in the order of the log:
 
-    id (LSN) | last used: by a draft, else by its write | written | tokens | flags
+    id (LSN) | last used: by a draft, else by its write | written | tokens | principal | flags
 
 "Last used" is a time in microseconds that is strictly increasing within an index, so that it also orders
 events of the same clock tick. Decode steps do not update it: the core records which texts drafts came from.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +23,14 @@ import numpy.typing as npt
 
 from suffixsvc.types import OutputId
 
-_COLUMNS: Final = {"id": "<i8", "last_used": "<i8", "written": "<i8", "tokens": "<u4", "flags": "u1"}
+_COLUMNS: Final = {
+    "id": "<i8",
+    "last_used": "<i8",
+    "written": "<i8",
+    "tokens": "<u4",
+    "principal": "<u4",
+    "flags": "u1",
+}
 _REMOVED: Final = 1
 _PINNED: Final = 2
 _OWN_TTL: Final = 4
@@ -48,6 +55,23 @@ class AverageSize:
         return outputs * self.per_output + tokens * self.per_token
 
 
+@dataclass(slots=True)
+class Written:
+    """What a principal wrote: its outputs and their tokens, and those of them that are never evicted."""
+
+    outputs: int = 0
+    tokens: int = 0
+    pinned_outputs: int = 0
+    pinned_tokens: int = 0
+
+    def count(self, sign: int, tokens: int, *, pinned: bool) -> None:
+        """Add an output (1), or take it away (-1)."""
+        self.outputs += sign
+        self.tokens += sign * tokens
+        self.pinned_outputs += sign * pinned
+        self.pinned_tokens += sign * pinned * tokens
+
+
 class LruIndex:
     """The outputs of one namespace, ordered by their last use. Thread-safe.
 
@@ -70,6 +94,11 @@ class LruIndex:
         self._count = 0
         self._removed = 0
         self._pinned = [0, 0]  # outputs, tokens
+        #: numbers of principals in the rows, and what each wrote
+        self._numbers: dict[str, int] = {}
+        self._written: list[Written] = []
+        #: outputs that were deleted while those of earlier processes are added; None: they are not
+        self._deleted: set[OutputId] | None = None
         self._now = 0
         self.dirty = False
 
@@ -86,6 +115,7 @@ class LruIndex:
         *,
         pinned: bool,
         own_ttl: bool,
+        principal: str = "",
         logged: bool = False,
     ) -> None:
         """Add an output, of which the write is the last use.
@@ -94,23 +124,48 @@ class LruIndex:
             written_us: time of the write.
             pinned: it is part of a pinned corpus and never evicted.
             own_ttl: it was written with a time to live, so that the policy's does not apply.
+            principal: who wrote it.
             logged: the log held it at the opening.
         """
         with self._lock:
+            if logged and self._deleted is not None and output_id in self._deleted:
+                return
             last_used = written_us if logged else self._tick(written_us)
             self._now = max(self._now, last_used)
-            self._add(output_id, last_used, written_us, tokens, _PINNED * pinned | _OWN_TTL * own_ttl)
+            flags = _PINNED * pinned | _OWN_TTL * own_ttl
+            self._add(output_id, last_used, written_us, tokens, self._number_of(principal), flags)
+
+    def begin_load(self) -> None:
+        """Begin to add the outputs of earlier processes; those that are deleted meanwhile are left out."""
+        with self._lock:
+            self._deleted = set()
+
+    def end_load(self) -> None:
+        """All outputs of earlier processes were added."""
+        with self._lock:
+            self._deleted = None
+            self.complete = True
+
+    def _number_of(self, principal: str) -> int:
+        number = self._numbers.setdefault(principal, len(self._written))
+        if number == len(self._written):
+            self._written.append(Written())
+        return number
 
     def remove(self, output_ids: Iterable[OutputId]) -> None:
         """Remove deleted outputs. Unknown ids are ignored."""
         with self._lock:
             for output_id in output_ids:
+                if self._deleted is not None:
+                    self._deleted.add(output_id)
                 row = self._find(output_id)
                 if row is None:
                     continue
-                if self._rows["flags"][row] & _PINNED:
+                pinned, tokens = bool(self._rows["flags"][row] & _PINNED), int(self._rows["tokens"][row])
+                if pinned:
                     self._pinned[0] -= 1
-                    self._pinned[1] -= int(self._rows["tokens"][row])
+                    self._pinned[1] -= tokens
+                self._written[self._rows["principal"][row]].count(-1, tokens, pinned=pinned)
                 self._rows["flags"][row] |= _REMOVED
                 self._removed += 1
             if self._removed > 64 + self._count // 2:
@@ -169,6 +224,37 @@ class LruIndex:
             fits = max(1, int(np.searchsorted(tokens, max_tokens, "right")))
             return [int(i) for i in rows["id"][chosen[: min(enough, fits)]]]
 
+    def written_by(self, principal: str) -> Written:
+        """What a principal wrote, of the outputs that are in the index."""
+        with self._lock:
+            number = self._numbers.get(principal)
+            return Written() if number is None else replace(self._written[number])
+
+    def principals(self) -> list[str]:
+        """The principals of which there are outputs."""
+        with self._lock:
+            return [name for name, number in self._numbers.items() if self._written[number].outputs]
+
+    def oldest_of(self, principal: str, limit: int) -> list[tuple[int, OutputId, int]]:
+        """At most ``limit`` outputs of a principal, the least recently used first: (last used in
+        microseconds, id, tokens) of each. Pinned ones are left out."""
+        with self._lock:
+            number = self._numbers.get(principal)
+            if number is None:
+                return []
+            count = self._count
+            own = (self._rows["principal"][:count] == number) & (
+                self._rows["flags"][:count] & (_REMOVED | _PINNED) == 0
+            )
+            rows = np.flatnonzero(own)
+            last_used = self._rows["last_used"][rows]
+            if len(rows) > limit:
+                near = last_used <= np.partition(last_used, limit - 1)[limit - 1]
+                rows, last_used = rows[near], last_used[near]
+            chosen = np.argsort(last_used, kind="stable")[:limit]
+            ids, tokens = self._rows["id"][rows[chosen]], self._rows["tokens"][rows[chosen]]
+            return list(zip(last_used[chosen].tolist(), ids.tolist(), tokens.tolist(), strict=True))
+
     def expired(self, written_before_us: int, limit: int, after: OutputId = 0) -> list[OutputId]:
         """At most ``limit`` outputs without their own TTL that were written at or before that time.
 
@@ -217,19 +303,22 @@ class LruIndex:
         self._now = max(self._now + 1, now_us)
         return self._now
 
-    def _add(self, output_id: OutputId, last_used: int, written: int, tokens: int, flags: int) -> None:
+    def _add(
+        self, output_id: OutputId, last_used: int, written: int, tokens: int, principal: int, flags: int
+    ) -> None:
         at = self._lower_bound(output_id)
         if at < self._count and self._rows["id"][at] == output_id:
             return
         if self._count == len(self._rows["id"]):
             self._grow()
         tokens = min(tokens, 2**32 - 1)
-        row = {"id": output_id, "last_used": last_used, "written": written, "tokens": tokens, "flags": flags}
+        row = dict(zip(_COLUMNS, (output_id, last_used, written, tokens, principal, flags), strict=True))
         for name, column in self._rows.items():
             if at < self._count:  # commits of several threads arrive slightly out of order
                 column[at + 1 : self._count + 1] = column[at : self._count].copy()
             column[at] = row[name]
         self._count += 1
+        self._written[principal].count(1, tokens, pinned=bool(flags & _PINNED))
         if flags & _PINNED:
             self._pinned[0] += 1
             self._pinned[1] += tokens

@@ -39,7 +39,14 @@ class NamespaceIndex(HotIndex):
             self._changes += 1
         if self.lru is not None:
             tokens, own_ttl = len(output.token_ids), output.ttl_seconds > 0
-            self.lru.add(output_id, self._now_us(), tokens, pinned=output.corpus, own_ttl=own_ttl)
+            self.lru.add(
+                output_id,
+                self._now_us(),
+                tokens,
+                pinned=output.corpus,
+                own_ttl=own_ttl,
+                principal=output.principal,
+            )
         self.writers.bind(writer, output_id)
 
     def forget(self, deleted: Sequence[StoredOutput]) -> list[StoredOutput]:
@@ -211,6 +218,7 @@ class NamespaceIndex(HotIndex):
                 evicted_outputs=self._evicted,
                 refused_outputs=self._refused,
                 session_bytes=session_bytes,
+                drafting_off=int(not self.drafting),
                 **self.step_counts()._asdict(),
                 **self._published_stats(),
             )

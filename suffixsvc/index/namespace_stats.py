@@ -44,10 +44,12 @@ class NamespaceStats:
     num_no_context: int  #: steps without a draft: no context of the position occurred before
     num_not_worth_cost: int  #: steps without a draft: no token was probable enough for its cost
     num_over_limit: int  #: steps without a draft: the allowed length was 0
+    num_off: int  #: steps without a draft: the policy of the namespace turned drafting off
     expected_tokens: float  #: expected number of accepted tokens of all drafts
     verify_steps: float  #: cost of the executed steps beyond that of plain steps, in plain steps
     avoided_seconds: float  #: time of the plain steps that accepted tokens replaced
     verify_seconds: float  #: time of verify_steps
+    drafting_off: int  #: 1: the policy turns drafting off; of a cache: the number of such namespaces
     #: principals that a published run needs; 0: readers without a full grant draft from everything, too
     min_principals: int = 0
     published_runs: int = 0
@@ -74,6 +76,7 @@ class StepCounts(NamedTuple):
     num_no_context: int = 0
     num_not_worth_cost: int = 0
     num_over_limit: int = 0
+    num_off: int = 0
     expected_tokens: float = 0.0
     verify_steps: float = 0.0
     avoided_seconds: float = 0.0

@@ -218,6 +218,11 @@ class PendingCommit:
         """Memory of the live text in bytes."""
         return self._native.held_bytes
 
+    @property
+    def principal(self) -> str:
+        """Who writes it."""
+        return self._about.principal
+
 
 class UndoableInsert:
     """The text of one session's output between its insertion into the index and the store's commit.

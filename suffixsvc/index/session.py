@@ -94,8 +94,8 @@ class Session:
         self._closed = False
         self._output_id: OutputId | None = None
         writer = next_writer()
-        self._native = core.Session(namespace.index, [], namespace.learner, writer, PROMPT_TAIL_TOKENS)
-        self._learner: core.Learner = namespace.learner
+        self._learner = namespace.learner_of(principal)
+        self._native = core.Session(namespace.index, [], self._learner, writer, PROMPT_TAIL_TOKENS)
         #: holds the learned tables of a session that drafts from published runs
         self._tables: PrincipalLearner | None = None
         self._stepper = core.SessionStepper(self._native, namespace.counters, limits.max_session_tokens)
@@ -228,6 +228,8 @@ class Session:
         if found.status != core.StepStatus.CONTEXT_MISMATCH:
             raise refusal_error(found, None, b"", self._limits.max_session_tokens)
         tokens = as_token_array(tokens, "context")
+        if not self._namespace.drafting:
+            return Draft.empty()
         with self._lock:
             self._require_open()
             self._require_capacity(len(tokens))
@@ -266,15 +268,22 @@ class Session:
                 return
             own = self._namespace
             if sources[0] is own.index:
-                self._tables, self._learner = None, own.learner
+                self._tables, self._learner = None, own.learner_of(self._principal)
             else:
                 self._tables = own.published.learner(self._principal)
                 self._learner = self._tables.native
             self._native.read_from(sources, self._learner)
             self._sources = sources
 
-    def attach(self, slot: core.SessionSlot, verify_cost: VerifyCost) -> None:
-        """Let a dispatcher take this session's steps from now on. The caller holds the slot's mutex."""
+    def attach(
+        self, slot: core.SessionSlot, verify_cost: VerifyCost, meter: core.ProbeMeter | None = None
+    ) -> None:
+        """Let a dispatcher take this session's steps from now on. The caller holds the slot's mutex.
+
+        Args:
+            meter: counts whether drafts are matched, and refuses steps if too few are; None: neither.
+        """
+        self._stepper.set_meter(meter)
         slot.set_cost(native_curve(verify_cost, self._limits.max_draft_tokens))
         slot.attach(self._stepper)
 

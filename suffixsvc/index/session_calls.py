@@ -126,7 +126,20 @@ def refusal_error(refusal: core.Refusal, at: int | None, token_bytes: bytes, max
             )
         case core.StepStatus.FULL:
             return too_long_error(refusal.length, max_tokens)
+        case core.StepStatus.PROBING:
+            return _probing_error(refusal.retry_after)
     raise RuntimeError(f"the core failed: {refusal.reason}")
+
+
+def _probing_error(seconds: float) -> LimitExceededError:
+    error = LimitExceededError(
+        "sessions of a principal must append what is drafted for them about as often as the drafts predict",
+        expected="at most max_unmatched_drafts of its policy in excess",
+        got="more",
+        remedy=f"Send the step again in {seconds:.3f} s, or let an operator raise the limit.",
+    )
+    error.retry_after_s = seconds
+    return error
 
 
 def closed_error() -> SessionClosedError:

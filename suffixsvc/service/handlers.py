@@ -356,6 +356,10 @@ class Handlers:
         caller.require_everywhere(Right.ADMIN, "statistics of the whole service")
         reply = _stats_reply(self._cache.stats(namespaces))
         reply.followers.extend(self.followers.stats("", caller))
+        for name, held in sorted(self._cache.principal_stats().items()):
+            reply.principals.add(principal=name, **shared_fields(pb.PrincipalStats, held))
+        for probes in self.sessions.probes.stats():
+            reply.probes.add(**shared_fields(pb.ProbeStats, probes))
         reply.unkept_sessions = len(self.sessions.failed_closes)
         reply.lost_sessions = self.sessions.failed_closes.lost
         reply.store_failing = self._cache.durability() is not None

@@ -55,6 +55,8 @@ DURABILITY_NAME = f"{SERVICE_NAME}/durability"
 #: calls that may wait for a thread; gRPC itself refuses calls over this number
 WAITING_CALLS = 4096
 LONGEST_EXPIRY_PERIOD_SECONDS = 30.0
+#: a principal that may be probing is logged once in this time
+PROBE_REPORT_SECONDS = 60.0
 #: time for calls in flight to finish once the server stops; idle streams end after it. Longer than
 #: DRAIN_SECONDS (calls/stalls.py), so that the errors of calls that wait for a message are still sent
 STOP_GRACE_SECONDS = 0.5
@@ -117,6 +119,7 @@ class SuffixServer:
                 ("durability", self._report_durability, CHECK_INTERVAL_SECONDS),
                 ("live-text", self.handlers.followers.live.run_window, MIN_WINDOW_SECONDS),
                 ("stalled-calls", self._stalled.cancel_overdue, CHECK_INTERVAL_SECONDS),
+                ("probing", self.handlers.sessions.probes.report, PROBE_REPORT_SECONDS),
             )
         ]
         return [*tasks, refreshing(self._access, self._cancel_revoked)]
@@ -228,6 +231,7 @@ class SuffixServer:
         """End what is not permitted any more."""
         self._cache.set_policies(self._access.policies)
         self._interceptor.live_calls.cancel_revoked()
+        self.handlers.sessions.probes.apply_limits()
         self.handlers.followers.check_rights()
         if ended := self.handlers.sessions.end_revoked():
             log.info("sessions were ended: a right that they need was taken away", sessions=ended)

@@ -350,6 +350,15 @@ class Store(LogReading, Manifests, ABC):
         check_state_name(name)
         return self._call(lambda view: erasure.drop_state(view, namespace, name), frees=True)
 
+    def state_names(self, namespace: str, prefix: str) -> list[str]:
+        """The names of a namespace's states that begin with a prefix, ordered."""
+        check_state_name(prefix)
+        with self._log.read() as view:
+            first = state_key(view.names.require(namespace), prefix)
+            head = len(first) - len(prefix.encode())
+            found = view.tables.keys("state", first, first + b"\xff")  # after every name, as they are UTF-8
+            return [key[head:].decode() for key in found]
+
     def get_state(self, namespace: str, name: str) -> bytes | None:
         """The blob of the last :meth:`put_state`, or None."""
         check_state_name(name)

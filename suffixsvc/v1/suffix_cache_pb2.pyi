@@ -407,7 +407,7 @@ class ListNamespacesReply(_message.Message):
     def __init__(self, namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ...) -> None: ...
 
 class NamespaceInfo(_message.Message):
-    __slots__ = ("path", "tokenizer", "outputs", "tokens", "sessions", "held_bytes", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    __slots__ = ("path", "tokenizer", "outputs", "tokens", "sessions", "held_bytes", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "drafting_off")
     PATH_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +418,7 @@ class NamespaceInfo(_message.Message):
     NUM_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTING_OFF_FIELD_NUMBER: _ClassVar[int]
     path: str
     tokenizer: str
     outputs: int
@@ -428,7 +429,8 @@ class NamespaceInfo(_message.Message):
     num_drafts: int
     num_draft_tokens: int
     num_accepted_tokens: int
-    def __init__(self, path: _Optional[str] = ..., tokenizer: _Optional[str] = ..., outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., held_bytes: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ...) -> None: ...
+    drafting_off: int
+    def __init__(self, path: _Optional[str] = ..., tokenizer: _Optional[str] = ..., outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., held_bytes: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., drafting_off: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ("namespace",)
@@ -437,7 +439,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class GetStatsReply(_message.Message):
-    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "num_session_drafts", "num_namespace_drafts", "num_session_draft_tokens", "num_namespace_draft_tokens", "num_session_accepted_tokens", "num_namespace_accepted_tokens", "num_no_context", "num_not_worth_cost", "num_over_limit", "expected_tokens", "verify_steps", "avoided_seconds", "verify_seconds", "min_principals", "published_runs", "published_tokens", "last_published", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks", "store_reopened", "store_defects", "erasure_due", "followers", "store_queue", "live_lost", "dropped_log_lines")
+    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "num_session_drafts", "num_namespace_drafts", "num_session_draft_tokens", "num_namespace_draft_tokens", "num_session_accepted_tokens", "num_namespace_accepted_tokens", "num_no_context", "num_not_worth_cost", "num_over_limit", "expected_tokens", "verify_steps", "avoided_seconds", "verify_seconds", "min_principals", "published_runs", "published_tokens", "last_published", "num_off", "drafting_off", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks", "store_reopened", "store_defects", "erasure_due", "followers", "store_queue", "live_lost", "dropped_log_lines", "principals", "probes")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -474,6 +476,8 @@ class GetStatsReply(_message.Message):
     PUBLISHED_RUNS_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LAST_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    NUM_OFF_FIELD_NUMBER: _ClassVar[int]
+    DRAFTING_OFF_FIELD_NUMBER: _ClassVar[int]
     EXPIRY_GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UNKEPT_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     LOST_SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -486,6 +490,8 @@ class GetStatsReply(_message.Message):
     STORE_QUEUE_FIELD_NUMBER: _ClassVar[int]
     LIVE_LOST_FIELD_NUMBER: _ClassVar[int]
     DROPPED_LOG_LINES_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPALS_FIELD_NUMBER: _ClassVar[int]
+    PROBES_FIELD_NUMBER: _ClassVar[int]
     outputs: int
     tokens: int
     sessions: int
@@ -522,6 +528,8 @@ class GetStatsReply(_message.Message):
     published_runs: int
     published_tokens: int
     last_published: float
+    num_off: int
+    drafting_off: int
     expiry_grace_seconds: int
     unkept_sessions: int
     lost_sessions: int
@@ -534,7 +542,47 @@ class GetStatsReply(_message.Message):
     store_queue: int
     live_lost: int
     dropped_log_lines: int
-    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., num_session_drafts: _Optional[int] = ..., num_namespace_drafts: _Optional[int] = ..., num_session_draft_tokens: _Optional[int] = ..., num_namespace_draft_tokens: _Optional[int] = ..., num_session_accepted_tokens: _Optional[int] = ..., num_namespace_accepted_tokens: _Optional[int] = ..., num_no_context: _Optional[int] = ..., num_not_worth_cost: _Optional[int] = ..., num_over_limit: _Optional[int] = ..., expected_tokens: _Optional[float] = ..., verify_steps: _Optional[float] = ..., avoided_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., min_principals: _Optional[int] = ..., published_runs: _Optional[int] = ..., published_tokens: _Optional[int] = ..., last_published: _Optional[float] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., erasure_due: bool = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ..., store_queue: _Optional[int] = ..., live_lost: _Optional[int] = ..., dropped_log_lines: _Optional[int] = ...) -> None: ...
+    principals: _containers.RepeatedCompositeFieldContainer[PrincipalStats]
+    probes: _containers.RepeatedCompositeFieldContainer[ProbeStats]
+    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., num_session_drafts: _Optional[int] = ..., num_namespace_drafts: _Optional[int] = ..., num_session_draft_tokens: _Optional[int] = ..., num_namespace_draft_tokens: _Optional[int] = ..., num_session_accepted_tokens: _Optional[int] = ..., num_namespace_accepted_tokens: _Optional[int] = ..., num_no_context: _Optional[int] = ..., num_not_worth_cost: _Optional[int] = ..., num_over_limit: _Optional[int] = ..., expected_tokens: _Optional[float] = ..., verify_steps: _Optional[float] = ..., avoided_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., min_principals: _Optional[int] = ..., published_runs: _Optional[int] = ..., published_tokens: _Optional[int] = ..., last_published: _Optional[float] = ..., num_off: _Optional[int] = ..., drafting_off: _Optional[int] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., erasure_due: bool = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ..., store_queue: _Optional[int] = ..., live_lost: _Optional[int] = ..., dropped_log_lines: _Optional[int] = ..., principals: _Optional[_Iterable[_Union[PrincipalStats, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[ProbeStats, _Mapping]]] = ...) -> None: ...
+
+class ProbeStats(_message.Message):
+    __slots__ = ("principal", "drafts", "expected_matches", "matched_drafts", "refused_steps", "excess")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MATCHES_FIELD_NUMBER: _ClassVar[int]
+    MATCHED_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    EXCESS_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    drafts: int
+    expected_matches: float
+    matched_drafts: int
+    refused_steps: int
+    excess: float
+    def __init__(self, principal: _Optional[str] = ..., drafts: _Optional[int] = ..., expected_matches: _Optional[float] = ..., matched_drafts: _Optional[int] = ..., refused_steps: _Optional[int] = ..., excess: _Optional[float] = ...) -> None: ...
+
+class PrincipalStats(_message.Message):
+    __slots__ = ("principal", "outputs", "held_bytes", "sessions", "session_bytes", "limit_bytes", "limit_outputs", "evicted_outputs", "refused")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    outputs: int
+    held_bytes: int
+    sessions: int
+    session_bytes: int
+    limit_bytes: int
+    limit_outputs: int
+    evicted_outputs: int
+    refused: int
+    def __init__(self, principal: _Optional[str] = ..., outputs: _Optional[int] = ..., held_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., session_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., limit_outputs: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
 
 class BackgroundTask(_message.Message):
     __slots__ = ("name", "runs", "failures", "failures_in_a_row", "last_success", "last_error", "alive")

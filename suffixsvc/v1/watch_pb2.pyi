@@ -41,14 +41,16 @@ class WatchHello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., follower_id: _Optional[str] = ..., description: _Optional[str] = ..., position: _Optional[_Union[LogPosition, _Mapping]] = ...) -> None: ...
 
 class FollowNamespace(_message.Message):
-    __slots__ = ("namespace", "tokenizer", "generation")
+    __slots__ = ("namespace", "tokenizer", "generation", "drafting_off")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DRAFTING_OFF_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     tokenizer: str
     generation: int
-    def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    drafting_off: bool
+    def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., generation: _Optional[int] = ..., drafting_off: bool = ...) -> None: ...
 
 class UnfollowNamespace(_message.Message):
     __slots__ = ("namespace",)
@@ -71,7 +73,7 @@ class FollowerReport(_message.Message):
     def __init__(self, applied: _Optional[_Union[LogPosition, _Mapping]] = ..., held_bytes: _Optional[int] = ..., mapped_bytes: _Optional[int] = ..., used: _Optional[_Iterable[_Union[NamespaceUse, _Mapping]]] = ..., unacknowledged_tokens: _Optional[int] = ...) -> None: ...
 
 class NamespaceUse(_message.Message):
-    __slots__ = ("namespace", "output_ids", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "learned", "num_session_drafts", "num_namespace_drafts", "num_session_draft_tokens", "num_namespace_draft_tokens", "num_session_accepted_tokens", "num_namespace_accepted_tokens", "num_no_context", "num_not_worth_cost", "num_over_limit", "expected_tokens", "verify_steps", "avoided_seconds", "verify_seconds")
+    __slots__ = ("namespace", "output_ids", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "learned", "num_session_drafts", "num_namespace_drafts", "num_session_draft_tokens", "num_namespace_draft_tokens", "num_session_accepted_tokens", "num_namespace_accepted_tokens", "num_no_context", "num_not_worth_cost", "num_over_limit", "expected_tokens", "verify_steps", "avoided_seconds", "verify_seconds", "num_off")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +94,7 @@ class NamespaceUse(_message.Message):
     VERIFY_STEPS_FIELD_NUMBER: _ClassVar[int]
     AVOIDED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     VERIFY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_OFF_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     output_ids: bytes
     num_steps: int
@@ -112,10 +115,11 @@ class NamespaceUse(_message.Message):
     verify_steps: float
     avoided_seconds: float
     verify_seconds: float
-    def __init__(self, namespace: _Optional[str] = ..., output_ids: _Optional[bytes] = ..., num_steps: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., learned: _Optional[bytes] = ..., num_session_drafts: _Optional[int] = ..., num_namespace_drafts: _Optional[int] = ..., num_session_draft_tokens: _Optional[int] = ..., num_namespace_draft_tokens: _Optional[int] = ..., num_session_accepted_tokens: _Optional[int] = ..., num_namespace_accepted_tokens: _Optional[int] = ..., num_no_context: _Optional[int] = ..., num_not_worth_cost: _Optional[int] = ..., num_over_limit: _Optional[int] = ..., expected_tokens: _Optional[float] = ..., verify_steps: _Optional[float] = ..., avoided_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ...) -> None: ...
+    num_off: int
+    def __init__(self, namespace: _Optional[str] = ..., output_ids: _Optional[bytes] = ..., num_steps: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., learned: _Optional[bytes] = ..., num_session_drafts: _Optional[int] = ..., num_namespace_drafts: _Optional[int] = ..., num_session_draft_tokens: _Optional[int] = ..., num_namespace_draft_tokens: _Optional[int] = ..., num_session_accepted_tokens: _Optional[int] = ..., num_namespace_accepted_tokens: _Optional[int] = ..., num_no_context: _Optional[int] = ..., num_not_worth_cost: _Optional[int] = ..., num_over_limit: _Optional[int] = ..., expected_tokens: _Optional[float] = ..., verify_steps: _Optional[float] = ..., avoided_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., num_off: _Optional[int] = ...) -> None: ...
 
 class WatchReply(_message.Message):
-    __slots__ = ("welcome", "contents", "outputs", "changes", "sealed", "live", "refused")
+    __slots__ = ("welcome", "contents", "outputs", "changes", "sealed", "live", "refused", "drafting")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     CONTENTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +127,7 @@ class WatchReply(_message.Message):
     SEALED_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    DRAFTING_FIELD_NUMBER: _ClassVar[int]
     welcome: WatchWelcome
     contents: NamespaceContents
     outputs: HotOutputs
@@ -130,7 +135,8 @@ class WatchReply(_message.Message):
     sealed: SealedContents
     live: LiveText
     refused: NamespaceRefused
-    def __init__(self, welcome: _Optional[_Union[WatchWelcome, _Mapping]] = ..., contents: _Optional[_Union[NamespaceContents, _Mapping]] = ..., outputs: _Optional[_Union[HotOutputs, _Mapping]] = ..., changes: _Optional[_Union[LogChanges, _Mapping]] = ..., sealed: _Optional[_Union[SealedContents, _Mapping]] = ..., live: _Optional[_Union[LiveText, _Mapping]] = ..., refused: _Optional[_Union[NamespaceRefused, _Mapping]] = ...) -> None: ...
+    drafting: NamespaceDrafting
+    def __init__(self, welcome: _Optional[_Union[WatchWelcome, _Mapping]] = ..., contents: _Optional[_Union[NamespaceContents, _Mapping]] = ..., outputs: _Optional[_Union[HotOutputs, _Mapping]] = ..., changes: _Optional[_Union[LogChanges, _Mapping]] = ..., sealed: _Optional[_Union[SealedContents, _Mapping]] = ..., live: _Optional[_Union[LiveText, _Mapping]] = ..., refused: _Optional[_Union[NamespaceRefused, _Mapping]] = ..., drafting: _Optional[_Union[NamespaceDrafting, _Mapping]] = ...) -> None: ...
 
 class WatchWelcome(_message.Message):
     __slots__ = ("protocol", "version", "instance_id", "lease_seconds", "segment_folder", "default_reads")
@@ -285,6 +291,14 @@ class NamespaceRefused(_message.Message):
     namespace: str
     error: _types_pb2.ErrorDetail
     def __init__(self, namespace: _Optional[str] = ..., error: _Optional[_Union[_types_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class NamespaceDrafting(_message.Message):
+    __slots__ = ("namespace", "off")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    OFF_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    off: bool
+    def __init__(self, namespace: _Optional[str] = ..., off: bool = ...) -> None: ...
 
 class FetchSegmentRequest(_message.Message):
     __slots__ = ("namespace", "name", "offset")

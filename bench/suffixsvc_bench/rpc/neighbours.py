@@ -4,9 +4,9 @@
         neighbour.begin()      works until
         done = neighbour.end() counts of what was done, and of what the service refused
 
-    python -m suffixsvc_bench.rpc.neighbours KIND ADDRESS NAMESPACE
-                                reads "begin" and "end" lines, answers each with a line of JSON; ends with its
-                                input
+    python -m suffixsvc_bench.rpc.neighbours KIND ADDRESS NAMESPACE SEED
+                                reads "begin" and "end" lines, answers each with a line of JSON;
+                                ends with its input
 
 A client takes its identity from the environment (docs/security.md), so the neighbour is the principal whose
 token ``environment`` has. What it writes it deletes again: no load grows without a bound.
@@ -178,6 +178,7 @@ class Neighbour:
         path: namespace of the load; its principal may write to it and delete from it.
         environment: variables of its process besides those of this one, as SUFFIXSVC_TOKEN.
         seed: of its texts.
+        niceness: of its process; 0: that of this one.
     """
 
     def __init__(
@@ -187,6 +188,7 @@ class Neighbour:
         path: str,
         environment: Mapping[str, str] | None = None,
         seed: int = 0,
+        niceness: int = 0,
     ) -> None:
         if kind not in _KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -198,6 +200,8 @@ class Neighbour:
             stdout=subprocess.PIPE,
             text=True,
         )
+        if niceness:
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, niceness)
         self._read()
 
     def begin(self) -> None:

@@ -47,6 +47,9 @@ class RpcOptions:
     identities: bool = option(
         True, "--identities/--no-identities", help="Measure steps over TLS with a token."
     )
+    neighbours: bool = option(
+        True, "--neighbours/--no-neighbours", help="Measure steps beside a noisy neighbour."
+    )
     sealed_tokens: int = option(
         0, min=0, help="Also open a follower on a namespace with as many sealed tokens; 0: do not."
     )

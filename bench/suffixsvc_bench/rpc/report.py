@@ -37,6 +37,8 @@ def rpc_parts(report: Mapping[str, Any]) -> list[Grid | str]:
     parts: list[Grid | str] = [rpc_grid(report), f"{line}seed {options['seed']}."]
     if "identity_steps" in report:
         parts.append(identity_grid(report))
+    if "neighbour_steps" in report:
+        parts.append(neighbour_grid(report))
     if "follower_steps" in report:
         parts += [follower_grid(report), figures_grid(report["follower_figures"])]
     return parts
@@ -51,6 +53,25 @@ def identity_grid(report: Mapping[str, Any]) -> Grid:
         ratios = [row[key] for key in ("ratio", "control_ratio", "echo_ratio")]
         name = f"TLS and token, {row['mode']}"
         grid.rows.append([name, *(f"{time:.0f}" for time in times), *(f"{ratio:.2f}" for ratio in ratios)])
+    return grid
+
+
+def neighbour_grid(report: Mapping[str, Any]) -> Grid:
+    """Steps beside a noisy neighbour."""
+    subjects = [f"{s} {p}" for s in ("idle", "noisy", "control") for p in ("p50", "p99")]
+    grid = Grid(["us per step, neighbour", *subjects, "p99 ratio", "(control)", "added", "within"])
+    for row in report["neighbour_steps"]:
+        times = [row[s][p] for s in ("idle", "noisy", "control") for p in ("p50", "p99")]
+        grid.rows.append(
+            [
+                row["kind"],
+                *(f"{time:.0f}" for time in times),
+                f"{row['p99_ratio']:.2f}",
+                f"{row['p99_control']:.2f}",
+                f"{row['p99_added_ms']:.1f} ms",
+                "yes" if row["within"] else "no",
+            ]
+        )
     return grid
 
 

@@ -19,6 +19,7 @@ from suffixsvc_bench.report.statistics import percentiles
 from suffixsvc_bench.rpc.follower_figures import follower_figures
 from suffixsvc_bench.rpc.follower_steps import follower_steps
 from suffixsvc_bench.rpc.identity_steps import identity_steps
+from suffixsvc_bench.rpc.neighbour_steps import neighbour_steps
 from suffixsvc_bench.rpc.options import RpcOptions
 from suffixsvc_bench.rpc.processes import Addresses, echo_process, service_process
 from suffixsvc_bench.rpc.subjects import NAMESPACE, EchoCalls, EngineSteps, StreamSteps, Subject, UnarySteps
@@ -50,8 +51,9 @@ def run_rpc_bench(options: RpcOptions, progress: Report = lambda *_: None) -> di
         * "ratio": ratio of the medians, step / echo. "beyond_us_per_session": their difference per session.
           "sessions_per_second": steps of one session per second, from the mean.
 
-        With ``options.identities`` also "identity_steps", with ``options.followers`` also "follower_steps"
-        and "follower_figures", see the functions of these names.
+        With ``options.identities`` also "identity_steps", with ``options.neighbours`` also "neighbour_steps",
+        with ``options.followers`` also "follower_steps" and "follower_figures", see the functions of these
+        names.
 
     Raises:
         ServiceError: a server did not start, or a step was not answered.
@@ -86,6 +88,8 @@ def run_rpc_bench(options: RpcOptions, progress: Report = lambda *_: None) -> di
         found["identity_steps"] = identity_steps(
             about, calls=options.calls, pause_ms=options.pause_ms, seed=options.seed
         )
+    if options.neighbours:
+        found["neighbour_steps"] = neighbour_steps(about, calls=options.calls, seed=options.seed)
     if options.followers:
         found["follower_steps"] = follower_steps(about, calls=options.calls, seed=options.seed)
         found["follower_figures"] = follower_figures(about, options)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -52,15 +52,10 @@ def stats(
 def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each field, and of the acceptance rate."""
     for name, value in found.items():
-        if name == "background_tasks":
-            for task in value:
-                failed = f", {task['failures']:,} failed" if task["failures"] else ""
-                error = f", now failing: {task['last_error']}" if task["failures_in_a_row"] else ""
-                ended = "" if task["alive"] else ", not running"
-                yield f"task {task['name']}", f"{task['runs']:,} runs{failed}{error}{ended}"
-        elif name == "followers":
-            for follower in value:
-                yield f"follower {follower['follower_id']}", _described(follower)
+        if name in _LISTS:
+            what, key, described = _LISTS[name]
+            for each in value:
+                yield f"{what} {each[key]}", described(each)
         elif name == "last_lsn":
             yield name, position(value)
         elif name == "limit_bytes" and not value:
@@ -77,6 +72,34 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "acceptance rate", f"{value / found['num_draft_tokens']:.1%}"
 
 
+def _held(principal: Mapping[str, Any]) -> str:
+    """What a principal holds and may hold, on one line."""
+
+    def of(limit: int) -> str:
+        return f" of {limit:,}" if limit else ""
+
+    held = principal["held_bytes"] + principal["session_bytes"]
+    parts = [
+        f"{principal['outputs']:,}{of(principal['limit_outputs'])} outputs",
+        f"{held:,}{of(principal['limit_bytes'])} bytes",
+        f"{principal['sessions']:,} sessions",
+        f"{principal['evicted_outputs']:,} evicted",
+        f"{principal['refused']:,} refused",
+    ]
+    return ", ".join(parts)
+
+
+def _matched(probes: Mapping[str, Any]) -> str:
+    """How the drafts of a principal are matched, on one line."""
+    parts = [
+        f"{probes['drafts']:,} of shared text",
+        f"{probes['expected_matches']:,.1f} expected to match",
+        f"{probes['matched_drafts']:,} matched",
+        f"{probes['refused_steps']:,} steps refused",
+    ]
+    return ", ".join(parts)
+
+
 def _described(follower: Mapping[str, Any]) -> str:
     """State of a follower, on one line."""
     parts = [
@@ -90,3 +113,20 @@ def _described(follower: Mapping[str, Any]) -> str:
     if follower["live_lost"]:
         parts.append(f"live text dropped {follower['live_lost']:,} times")
     return ", ".join(parts)
+
+
+def _task(task: Mapping[str, Any]) -> str:
+    """State of a background task, on one line."""
+    failed = f", {task['failures']:,} failed" if task["failures"] else ""
+    error = f", now failing: {task['last_error']}" if task["failures_in_a_row"] else ""
+    ended = "" if task["alive"] else ", not running"
+    return f"{task['runs']:,} runs{failed}{error}{ended}"
+
+
+#: fields that are lists: what their elements are, the field that names one, and the text of one
+_LISTS: Final[Mapping[str, tuple[str, str, Callable[[Mapping[str, Any]], str]]]] = {
+    "background_tasks": ("task", "name", _task),
+    "followers": ("follower", "follower_id", _described),
+    "principals": ("principal", "principal", _held),
+    "probes": ("drafts of", "principal", _matched),
+}

@@ -61,6 +61,7 @@ class NamespaceActivity:
     outputs: int
     tokens: int
     held_bytes: int
+    drafting_off: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ def report_of(now: Reading, before: Reading | None) -> Report:
             each.outputs,
             each.tokens,
             each.held_bytes,
+            bool(each.drafting_off),
         )
         for each in now.namespaces
     ]

@@ -95,7 +95,7 @@ def _namespaces(shown: Sequence[NamespaceActivity], total: int, width: int) -> T
         [(Text(each.path), each) for each in shown],
         [
             ("steps/s", 0, lambda each: _number(each.activity.steps_per_second)),
-            ("hit", 0, lambda each: _share(each.activity.draft_hit_rate)),
+            ("hit", 0, lambda each: "off" if each.drafting_off else _share(each.activity.draft_hit_rate)),
             ("accepted/s", _MEDIUM, lambda each: _number(each.activity.accepted_tokens_per_second)),
             ("sessions", _MEDIUM, lambda each: f"{each.sessions:,}"),
             ("outputs", _WIDE, lambda each: f"{each.outputs:,}"),

@@ -81,6 +81,41 @@ class FollowerStats:
 
 
 @dataclass(frozen=True, slots=True)
+class PrincipalStats:
+    """What a principal with a quota holds, in all namespaces together."""
+
+    principal: str
+    outputs: int
+    #: bytes of the outputs, as the quota charges them
+    held_bytes: int
+    #: live sessions, and their memory
+    sessions: int
+    session_bytes: int
+    #: limit of held_bytes and session_bytes together, and limit of outputs; 0: none
+    limit_bytes: int
+    limit_outputs: int
+    #: since the service started: outputs evicted, and writes and sessions refused, because of the quota
+    evicted_outputs: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStats:
+    """How drafts of shared text are matched by what sessions of a principal append; since the start."""
+
+    principal: str
+    #: drafts that began with a token of shared text
+    drafts: int
+    #: of them, matches as their probabilities predicted, and matches
+    expected_matches: float
+    matched_drafts: int
+    #: because too few matched
+    refused_steps: int
+    #: drafts charged at present; above the limit of the principal steps are refused
+    excess: float
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceStats:
     """Contents and counters of one namespace, or sums over all, since the service started."""
 
@@ -113,6 +148,7 @@ class ServiceStats:
     num_no_context: int = 0
     num_not_worth_cost: int = 0
     num_over_limit: int = 0
+    num_off: int = 0
     expected_tokens: float = 0.0
     verify_steps: float = 0.0
     avoided_seconds: float = 0.0
@@ -123,6 +159,8 @@ class ServiceStats:
     published_tokens: int = 0
     #: time of the last build of these runs, seconds since the epoch
     last_published: float = 0.0
+    #: 1: the policy of the namespace turns drafting off; of the service: the number of such namespaces
+    drafting_off: int = 0
     #: of the namespace, or of the whole service
     followers: tuple[FollowerStats, ...] = ()
     #: live sessions whose close failed; this field and all after it are of the whole service only
@@ -143,6 +181,8 @@ class ServiceStats:
     live_lost: int = 0
     #: log lines of the service that were dropped
     dropped_log_lines: int = 0
+    principals: tuple[PrincipalStats, ...] = ()
+    probes: tuple[ProbeStats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +199,8 @@ class NamespaceSummary:
     num_drafts: int
     num_draft_tokens: int
     num_accepted_tokens: int
+    #: 1: the policy of the namespace turns drafting off
+    drafting_off: int = 0
 
 
 def namespace_summaries(reply: pb.ListNamespacesReply) -> list[NamespaceSummary]:
@@ -184,7 +226,15 @@ def service_stats(reply: pb.GetStatsReply) -> ServiceStats:
     followers = tuple(
         _record(FollowerStats, each, namespaces=tuple(each.namespaces)) for each in reply.followers
     )
-    return _record(ServiceStats, reply, background_tasks=tasks, followers=followers)
+    principals = tuple(_record(PrincipalStats, each) for each in reply.principals)
+    return _record(
+        ServiceStats,
+        reply,
+        background_tasks=tasks,
+        followers=followers,
+        principals=principals,
+        probes=tuple(_record(ProbeStats, each) for each in reply.probes),
+    )
 
 
 def deletion_receipt(receipt: DeletionReceiptMessage) -> DeletionReceipt:

@@ -29,7 +29,15 @@ from suffixsvc.types import Draft, Labels, OutputId, TokenIds, Verified, VerifyC
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 from suffixsvc.values import MAX_TOKEN_ID, as_int, as_token_array
-from suffixsvc_client.protocol.session_values import LOST, REFUSALS, Phase, StepArguments, StepCall, mismatch
+from suffixsvc_client.protocol.session_values import (
+    LOST,
+    REFUSALS,
+    Phase,
+    StepArguments,
+    StepCall,
+    is_refusal,
+    mismatch,
+)
 from suffixsvc_client.protocol.token_log import Piece, TokenLog
 
 StepOrAppend: TypeAlias = pb.StepRequest | pb.AppendContextRequest
@@ -185,7 +193,7 @@ class SessionState:
             )
             if isinstance(error, LOST) or diverged:
                 self._reset_service_state(error)
-            elif isinstance(error, REFUSALS):
+            elif is_refusal(error):
                 self.phase, self.refusal = Phase.REFUSED, error
             else:
                 self._sent = self._acked

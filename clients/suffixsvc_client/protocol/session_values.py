@@ -12,6 +12,7 @@ from suffixsvc.errors import (
     LimitExceededError,
     ProtocolError,
     SessionClosedError,
+    SuffixError,
     TokenizerMismatchError,
     UnknownNamespaceError,
     UnknownSessionError,
@@ -22,6 +23,12 @@ from suffixsvc.v1 import types_pb2
 #: errors after which this session is not served; all others may be transient. While a session is opened again
 #: a LimitExceededError may be transient too: it may be the limit on live sessions (``on_open_failure``)
 REFUSALS = (AccessError, InvalidInputError, TokenizerMismatchError, UnknownNamespaceError, LimitExceededError)
+
+
+def is_refusal(error: SuffixError) -> bool:
+    """Whether the service refuses a session for good, rather than a step of it for some time."""
+    return isinstance(error, REFUSALS) and getattr(error, "retry_after_s", None) is None
+
 
 #: errors of a session that the service does not hold
 LOST = (UnknownSessionError, SessionClosedError)

@@ -82,6 +82,8 @@ class Applier:
                     self._add_hot(reply.outputs)
                 case "refused":
                     self._refuse(reply.refused)
+                case "drafting":
+                    self._set_drafting(reply.drafting)
             # a kind of a later version is left out
             self.lease.renew(received_at, self.lease_seconds)
 
@@ -207,6 +209,13 @@ class Applier:
         with self.lock:
             entry.clear()
             self._continued(entry.path)
+
+    def _set_drafting(self, message: pb.NamespaceDrafting) -> None:
+        entry = self._table.get(message.namespace)
+        if entry is None:
+            return
+        entry.copy.set_drafting(not message.off)
+        log.warning("drafting from namespace %s is %s", entry.path, "off" if message.off else "on again")
 
     def _refuse(self, message: pb.NamespaceRefused) -> None:
         entry = self._table.get(message.namespace)

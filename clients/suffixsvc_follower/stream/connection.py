@@ -248,5 +248,10 @@ def _follow(entry: Followed) -> pb.WatchRequest:
     # contents of which a part is missing have to be sent again
     generation = 0 if entry.loading is not None else entry.generation
     return pb.WatchRequest(
-        follow=pb.FollowNamespace(namespace=entry.path, tokenizer=entry.tokenizer, generation=generation)
+        follow=pb.FollowNamespace(
+            namespace=entry.path,
+            tokenizer=entry.tokenizer,
+            generation=generation,
+            drafting_off=not entry.copy.drafting,
+        )
     )

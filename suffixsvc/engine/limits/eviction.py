@@ -131,6 +131,19 @@ class Evictor:
             need, exceeded = max(need, min(excess + int(used * STEP_SHARE), cache_budget)), True
         return need, exceeded
 
+    def evict_outputs(self, index: NamespaceIndex, outputs: Sequence[OutputId]) -> int:
+        """Evict these outputs of a namespace; returns how many existed.
+
+        Raises:
+            StoreError: the store could not delete.
+        """
+        if index.lru is None:
+            return 0
+        with index.lru.eviction_lock:
+            evicted = self._evict(index, index.lru, outputs)
+        self._usage.refresh(index)
+        return evicted
+
     def _evict(self, index: NamespaceIndex, lru: LruIndex, outputs: Sequence[OutputId]) -> int:
         ids = " ".join(map(str, outputs))
         self._sync_point(f"evict-chosen {ids}")
@@ -195,6 +208,12 @@ class Evictor:
             self._load_lru(index.path, index.lru)
         index.note_drafts()
 
+    def load(self, index: NamespaceIndex) -> None:
+        """Add the outputs of earlier processes to the LRU order of a namespace, if that was not done."""
+        if index.lru is not None:
+            with _unless_deleted(index):
+                self._load_lru(index.path, index.lru)
+
     def _load_lru(self, path: str, lru: LruIndex) -> None:
         """Add the outputs of earlier processes to an LRU order.
 
@@ -205,6 +224,7 @@ class Evictor:
         with lru.eviction_lock:
             if lru.complete:
                 return
+            lru.begin_load()
             for row in self._store.outline(path):
                 if row.output_id > self._opened_lsn:
                     break  # added when it was written
@@ -214,12 +234,13 @@ class Evictor:
                     row.tokens,
                     pinned=row.corpus,
                     own_ttl=row.ttl_seconds > 0,
+                    principal=row.principal,
                     logged=True,
                 )
             saved = self._store.get_state(path, _LRU_STATE)
             if saved is not None:
                 lru.load(saved)  # a blob of another version is ignored
-            lru.complete = True
+            lru.end_load()
 
     def save(self, indexes: Iterable[NamespaceIndex], now: float | None = None) -> None:
         """Save the LRU orders for the next process.

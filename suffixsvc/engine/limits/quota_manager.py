@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.limits.cache_usage import CacheUsage
 from suffixsvc.engine.limits.eviction import RECLAIMABLE_SHARE, Evictor, average_size
+from suffixsvc.engine.limits.principal_quotas import PrincipalQuotas
 from suffixsvc.engine.limits.size_estimates import (
     PREDICTED_BYTES_PER_OUTPUT,
     PREDICTED_BYTES_PER_POSITION,
@@ -49,6 +50,7 @@ class QuotaManager:
     Attributes:
         usage: memory of the cache.
         evictor: evicts and expires outputs.
+        principals: quotas of principals, of all namespaces together.
     """
 
     def __init__(
@@ -61,25 +63,39 @@ class QuotaManager:
     ) -> None:
         self.usage = CacheUsage(max_cache_bytes, catalog)
         self.evictor = Evictor(self.usage, store, forget, sync_point)
+        self.principals = PrincipalQuotas(catalog, self.evictor)
         #: held while an admission measures and reserves, so that admissions are serialised; separate from the
         #: lock of the sums and taken before it, because measuring all live sessions takes longer
         self._admission_lock = threading.Lock()
 
     @contextmanager
-    def admit_session(self, index: NamespaceIndex, context: int, output: int) -> Iterator[None]:
+    def admit_session(
+        self, index: NamespaceIndex, context: int, output: int, principal: str = ""
+    ) -> Iterator[None]:
         """Admit the tokens of a session that is opened, or grows by more than a decode step, in the block.
 
         During the block they count at their predicted size.
 
-        Where the whole cache is full, outputs of the session's namespace are evicted.
+        Where the whole cache is full, outputs of the session's namespace are evicted; where the quota of its
+        principal is reached, outputs of that.
 
         Args:
             context: tokens of prompt and context.
             output: tokens that the model wrote.
+            principal: who writes the session.
 
         Raises:
             LimitExceededError: they do not fit. Nothing was evicted.
         """
+        with (
+            self.principals.admit_session(principal, context, output) as make_room,
+            self._admit_session(index, context, output),
+        ):
+            make_room()
+            yield
+
+    @contextmanager
+    def _admit_session(self, index: NamespaceIndex, context: int, output: int) -> Iterator[None]:
         usage = self.usage
         if not usage.limit:
             yield
@@ -120,6 +136,16 @@ class QuotaManager:
         Raises:
             LimitExceededError: they do not fit. Nothing was evicted.
         """
+        with (
+            self.principals.admit(index, outputs, live=live),
+            self._admit(index, outputs, live=live),
+        ):
+            yield
+
+    @contextmanager
+    def _admit(
+        self, index: NamespaceIndex, outputs: Sequence[NewOutput], *, live: bool = False
+    ) -> Iterator[None]:
         usage, quota = self.usage, index.quota
         limit = quota.limit
         if limit >= UNLIMITED and not usage.limit:
@@ -151,6 +177,15 @@ class QuotaManager:
             yield
         finally:
             usage.release(quota, size, size_pinned)
+
+    def reclaim(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> int:
+        """Evict after a write of these outputs, in their namespace and of their principals; returns how many.
+
+        Raises:
+            StoreError: the store could not delete.
+        """
+        evicted = self.evictor.reclaim(index, sum(map(predicted_bytes, outputs)))
+        return evicted + self.principals.reclaim(outputs)
 
 
 def _pinned_bytes(index: NamespaceIndex) -> int:

@@ -17,7 +17,7 @@ PREDICTED_BYTES_PER_POSITION: Final = 92 + LOG_BYTES_PER_TOKEN
 PREDICTED_BYTES_PER_OUTPUT: Final = 64 + LOG_BYTES_PER_OUTPUT
 #: live session, per token of prompt and context: the text and the session's private index; random text takes
 #: about 50
-_LIVE_BYTES_PER_TOKEN: Final = 64
+LIVE_BYTES_PER_TOKEN: Final = 64
 #: live session, per token of output, which is in the namespace's index as well; random text takes about 106
 _LIVE_BYTES_PER_OUTPUT_TOKEN: Final = 128
 #: outputs never take the last 1 / SESSIONS_SHARE of the cache's limit, so that a namespace without evictable
@@ -32,4 +32,4 @@ def predicted_bytes(output: NewOutput) -> int:
 
 def predicted_session_bytes(context: int, output: int) -> int:
     """Upper bound of a live session's bytes for ``context`` context tokens and ``output`` output tokens."""
-    return context * _LIVE_BYTES_PER_TOKEN + output * _LIVE_BYTES_PER_OUTPUT_TOKEN
+    return context * LIVE_BYTES_PER_TOKEN + output * _LIVE_BYTES_PER_OUTPUT_TOKEN

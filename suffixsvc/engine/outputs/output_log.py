@@ -24,7 +24,6 @@ from suffixsvc.config import Limits
 from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.limits.quota_manager import QuotaManager
-from suffixsvc.engine.limits.size_estimates import predicted_bytes
 from suffixsvc.engine.outputs.unindexing import Unindexer
 from suffixsvc.engine.outputs.writes import BulkLoad, LiveWrite
 from suffixsvc.errors import LimitExceededError, NoStoreError, SuffixError, UnknownNamespaceError
@@ -109,7 +108,7 @@ class OutputLog:
         self._check(index, outputs)
         with self._close_guard.while_open():
             ids = self._log(index, outputs, tokenizer)
-        self.reclaim(index, sum(map(predicted_bytes, outputs)))
+        self.reclaim(index, outputs)
         return ids
 
     def _check(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
@@ -147,10 +146,10 @@ class OutputLog:
             self.finish_removals()
         return ids
 
-    def reclaim(self, index: NamespaceIndex, written: int) -> None:
+    def reclaim(self, index: NamespaceIndex, written: Sequence[NewOutput]) -> None:
         """Evict after an acknowledged write. A failure is logged: it is not an error of that write."""
         try:
-            self.quotas.evictor.reclaim(index, written)
+            self.quotas.reclaim(index, written)
         except SuffixError as error:
             log.warning("eviction failed; it is retried", namespace=index.path, error=str(error))
 

@@ -173,11 +173,15 @@ class Publisher:
         return list(found)
 
     def apply_policies(self) -> None:
-        """Take runs out of use whose terms have changed; they are built again."""
-        with self._lock:
-            targets = list(self._targets.values())
-        for target in targets:
+        """Take runs out of use whose terms have changed, or of which a source is not drafted from any more.
+
+        They are built again.
+        """
+        sources, members = self._members_of[1], self._members()
+        for path, target in self._copy_of_targets():
             target.index.published.withdraw_unless(self._terms(target))
+            if not all(each in members.get(path, ()) for each in sources.get(path, ())):
+                target.index.published.withdraw()
         self._begin()
         self._changed()
 
@@ -210,13 +214,18 @@ class Publisher:
                 time.sleep(_DELETION_SECONDS)  # it was withdrawn meanwhile
 
     def _members(self) -> dict[str, list[NamespaceIndex]]:
-        """The namespaces of the log at or below each path whose policy has terms, by path."""
+        """The namespaces of the log at or below each path whose policy has terms, by path.
+
+        Those whose drafting is turned off are left out.
+        """
         if not self._catalog.publishes:
             return {}
         indexes, policies = self._catalog.stored(), self._catalog.policies
         if self._members_of[0] != (indexes, policies):
             found: dict[str, list[NamespaceIndex]] = {}
             for index in indexes:
+                if policies.of(index.path).drafting is False:
+                    continue
                 for path in _at_or_above(index.path):
                     if policies.of(path).publishing is not None:
                         found.setdefault(path, []).append(index)

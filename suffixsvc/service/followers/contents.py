@@ -32,15 +32,18 @@ class ContentsReader:
     def __init__(self, feed: LogFeed, segments: SegmentFiles) -> None:
         self._feed, self._segments = feed, segments
 
-    def whole(self, path: str) -> tuple[NamespaceContents, pb.SealedContents]:
+    def whole(self, path: str, principal: str) -> tuple[NamespaceContents, pb.SealedContents]:
         """What the log holds of a namespace; nothing if it does not have it.
+
+        Args:
+            principal: whose learned tables are in it.
 
         Raises:
             StoreError: segment files are missing.
         """
         for _ in range(_ATTEMPTS):
             try:
-                contents = self._feed.contents(path)
+                contents = self._feed.contents(path, principal)
             except UnknownNamespaceError:
                 position = self._feed.position()
                 contents = NamespaceContents(path, "", 0, position, SealedContents(), b"")

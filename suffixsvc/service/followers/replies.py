@@ -132,6 +132,11 @@ class ReplyWriter:
         )
         return self._of_namespace(next(iter(of_paths), ""), pb.WatchReply(changes=message))
 
+    def drafting(self, path: str, *, off: bool) -> bytes:
+        """Whether sessions of a namespace draft, and others from it."""
+        message = pb.WatchReply(drafting=pb.NamespaceDrafting(namespace=path, off=off))
+        return message.SerializeToString()
+
     # -------------------------------------------------------------------------------------- live text
 
     def live(

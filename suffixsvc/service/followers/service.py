@@ -184,7 +184,7 @@ class FollowerService:
         return receipt
 
     def check_rights(self) -> None:
-        """Make all streams look again at what their callers may follow."""
+        """Make all streams look again at what their callers may follow, and draft from."""
         with self._lock:
             streams = list(self._streams)
         for stream in streams:

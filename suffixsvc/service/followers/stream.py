@@ -51,6 +51,7 @@ class Followed:
         generation: that was sent, or that the follower holds; 0: the log does not hold the namespace.
         segments: the manifest that was sent; None: not known.
         published: the edition of the published runs that were sent, where nothing else is; None: all is sent.
+        drafting: the follower was told last that it may draft.
     """
 
     path: str
@@ -58,6 +59,7 @@ class Followed:
     generation: int = 0
     segments: tuple[SegmentRecord, ...] | None = None
     published: tuple[NamespaceIndex | None, int] | None = None
+    drafting: bool = True
 
 
 class FollowerStream:
@@ -91,7 +93,7 @@ class FollowerStream:
         self.horizon = LogPosition(0, 0, 0)
         self.name = name_of(hello)
         self.caller = caller
-        #: rights may have changed since the stream looked at them
+        #: rights or policies may have changed since the stream looked at them
         self.rights_changed = False
         self._about = {**of_this_call(), "follower": self.name.follower_id}
         self.subscriber = Subscriber(self._signal.set, self._live_text_lost, caller.scope + hello.follower_id)
@@ -124,7 +126,7 @@ class FollowerStream:
         self.end(shutting_down_error("Connect again, with the position reached."))
 
     def check_rights(self) -> None:
-        """Make the stream look again at what its caller may follow."""
+        """Make the stream look again at what its caller may follow, and draft from."""
         self.rights_changed = True
         self._signal.set()
 
@@ -228,12 +230,10 @@ class FollowerStream:
             sees_all = self.caller.sees_all(path)
             if path not in self.follower.namespaces or not (sees_all or self.gets_published(path)):
                 continue
-            # what a reader's drafting learned must not change the drafts of those that write
-            may_teach = sees_all and self.caller.may(Right.WRITE, path)
-            kept = may_teach and self._is_of_present_text(path, learned)
-            if not self._feed.record_use(
-                path, output_ids if sees_all else (), counts, learned if kept else b""
-            ):
+            # a reader of published runs keeps what it learns
+            kept = learned if sees_all and self._is_of_present_text(path, learned) else b""
+            used = output_ids if sees_all else ()
+            if not self._feed.record_use(path, used, counts, kept, self.caller.principal):
                 log.warning(
                     "what a follower learned is not merged: it is damaged or of another version",
                     namespace=path,

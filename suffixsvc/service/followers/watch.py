@@ -185,6 +185,15 @@ class WatchReplies:
                 self._stream.caller.require(Right.FOLLOW, path)
             except PermissionDeniedError as error:
                 yield self._refuse(path, error)
+            else:
+                yield from self._drafting(path)
+
+    def _drafting(self, path: str) -> Iterator[bytes]:
+        """Send whether a namespace may be drafted from, unless the follower was told so."""
+        followed, drafting = self._followed[path], self._feed.drafting(path)
+        if followed.drafting != drafting:
+            followed.drafting = drafting
+            yield self._writer.drafting(path, off=not drafting)
 
     def _take_requests(self) -> Iterator[bytes]:
         for path, follow in self._stream.take_requests().items():
@@ -210,8 +219,10 @@ class WatchReplies:
     def _follow(self, path: str, follow: pb.FollowNamespace, published: bool) -> Iterator[bytes]:
         self._registry.follow(self._stream.follower, path)  # before the log is read: a deletion may follow
         self._forget_generation(path)
-        followed = self._followed[path] = Followed(path, follow.tokenizer)
+        followed = Followed(path, follow.tokenizer, drafting=not follow.drafting_off)
         followed.published = (None, 0) if published else None
+        self._followed[path] = followed
+        yield from self._drafting(path)  # before there is anything to draft from
         self._to_send[path] = None
         if not follow.generation:
             return
@@ -337,7 +348,7 @@ class WatchReplies:
         if followed.published is not None:
             yield from self._published_contents(path, followed)
             return
-        contents, sealed = self._reader.whole(path)
+        contents, sealed = self._reader.whole(path, self._stream.caller.principal)
         if not _matches(followed.tokenizer, contents.tokenizer):
             yield self._refuse(path, tokenizer_mismatch(path, contents.tokenizer, followed.tokenizer))
             return

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: connected followers with series of their own: those with the largest lag
 MAX_FOLLOWERS: Final = 100
+#: principals with series of their own: those that hold the most
+MAX_PRINCIPALS: Final = 100
 
 #: label values and the value of one sample
 _Sample: TypeAlias = tuple[Sequence[str], float]
@@ -94,6 +96,14 @@ class ServiceCollector(Collector):
         yield _family(GaugeMetricFamily, metrics.FOLLOWERS, [((), len(connected))])
         followers = [((each.follower_id, each.description), each) for each in connected[:MAX_FOLLOWERS]]
         yield from _families(GaugeMetricFamily, _read(metrics.FOLLOWER_GAUGES, followers))
+        held = sorted(stats.principals, key=lambda each: each.held_bytes, reverse=True)[:MAX_PRINCIPALS]
+        principals = [((each.principal,), each) for each in held]
+        yield from _families(GaugeMetricFamily, _read(metrics.PRINCIPAL_GAUGES, principals))
+        yield from _families(CounterMetricFamily, _read(metrics.PRINCIPAL_COUNTERS, principals))
+        probing = sorted(stats.probes, key=lambda each: each.excess, reverse=True)[:MAX_PRINCIPALS]
+        probes = [((each.principal,), each) for each in probing]
+        yield from _families(CounterMetricFamily, _read(metrics.PROBE_COUNTERS, probes))
+        yield from _families(GaugeMetricFamily, _read(metrics.PROBE_GAUGES, probes))
         tasks = [((task.name,), task) for task in stats.background_tasks]
         yield from _families(CounterMetricFamily, _read(metrics.TASK_COUNTERS, tasks))
         yield from _families(GaugeMetricFamily, _read(metrics.TASK_GAUGES, tasks))

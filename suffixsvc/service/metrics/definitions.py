@@ -53,6 +53,7 @@ NAMESPACE_COUNTERS: Final = (
     Reading(_MISSES, "num_no_context", ("no_context",)),
     Reading(_MISSES, "num_not_worth_cost", ("cost",)),
     Reading(_MISSES, "num_over_limit", ("limit",)),
+    Reading(_MISSES, "num_off", ("off",)),
     Reading(
         Metric("spec_decode_expected_tokens", "Accepted drafted tokens, as drafts predicted them."),
         "expected_tokens",
@@ -81,6 +82,7 @@ NAMESPACE_GAUGES: Final = (
     Reading(Metric("index_bytes", "Memory of the index."), "index_bytes"),
     Reading(Metric("segments", "Sealed segments."), "segments"),
     Reading(Metric("segment_bytes", "Bytes of the files of sealed segments."), "segment_bytes"),
+    Reading(Metric("drafting_off", "Whether its policy turns drafting off: 1 or 0."), "drafting_off"),
 )
 #: gauges of a namespace with ``min_principals``, unless its series is that of many; fields of NamespaceStats
 PUBLISHED_GAUGES: Final = (
@@ -151,6 +153,57 @@ FOLLOWER_GAUGES: Final = (
             FOLLOWER_LABELS,
         ),
         "unacknowledged_tokens",
+    ),
+)
+
+#: of a principal with a quota; fields of PrincipalStats
+PRINCIPAL_GAUGES: Final = (
+    Reading(Metric("principal_outputs", "Outputs of a principal.", ("principal",)), "outputs"),
+    Reading(
+        Metric("principal_held_bytes", "Bytes of its outputs, as its quota charges them.", ("principal",)),
+        "held_bytes",
+    ),
+    Reading(Metric("principal_sessions", "Its live sessions.", ("principal",)), "sessions"),
+    Reading(Metric("principal_session_bytes", "Their memory.", ("principal",)), "session_bytes"),
+    Reading(
+        Metric("principal_limit_bytes", "Limit of its bytes, sessions included; 0: none.", ("principal",)),
+        "limit_bytes",
+    ),
+    Reading(
+        Metric("principal_limit_outputs", "Limit of its outputs; 0: none.", ("principal",)), "limit_outputs"
+    ),
+)
+PRINCIPAL_COUNTERS: Final = (
+    Reading(
+        Metric("principal_evicted_outputs", "Outputs evicted to keep its quota.", ("principal",)),
+        "evicted_outputs",
+    ),
+    Reading(
+        Metric("principal_refused", "Writes and sessions refused because of its quota.", ("principal",)),
+        "refused",
+    ),
+)
+#: of a principal that had sessions; fields of ProbeStats
+PROBE_COUNTERS: Final = (
+    Reading(
+        Metric("principal_drafts", "Drafts that began with a token of shared text.", ("principal",)), "drafts"
+    ),
+    Reading(
+        Metric("principal_expected_matches", "Matches of these drafts as predicted.", ("principal",)),
+        "expected_matches",
+    ),
+    Reading(
+        Metric("principal_matched_drafts", "Of these drafts, those that were matched.", ("principal",)),
+        "matched_drafts",
+    ),
+    Reading(
+        Metric("principal_refused_steps", "Steps refused because too few matched.", ("principal",)),
+        "refused_steps",
+    ),
+)
+PROBE_GAUGES: Final = (
+    Reading(
+        Metric("principal_unmatched_drafts", "Unmatched drafts charged at present.", ("principal",)), "excess"
     ),
 )
 

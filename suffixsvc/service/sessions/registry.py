@@ -32,6 +32,7 @@ from suffixsvc.service.messages.converters import (
 from suffixsvc.service.sessions import incomplete_outputs
 from suffixsvc.service.sessions.entries import ClosedSession, Needs, SessionEntry
 from suffixsvc.service.sessions.failed_closes import GRACE_SECONDS, FailedCloses
+from suffixsvc.service.sessions.probes import Probes
 from suffixsvc.service.sessions.step_batch import SessionSteps
 from suffixsvc.service.sessions.table import SessionTable
 from suffixsvc.types import OutputId, TokenArray
@@ -58,6 +59,7 @@ class SessionRegistry:
         self._limits = limits
         self.table = SessionTable(limits)
         self.steps = SessionSteps(self.table, limits)
+        self.probes = Probes()
         #: live sessions whose close failed
         self.failed_closes = FailedCloses(min(GRACE_SECONDS, limits.session_idle_seconds))
 
@@ -127,7 +129,8 @@ class SessionRegistry:
             session.stop_learning()
             entry.follower = entry.caller.scope + request.follower_id
         entry.session = session
-        entry.session.attach(entry.slot, DEFAULT_VERIFY_COST if cost is None else cost)
+        cost = DEFAULT_VERIFY_COST if cost is None else cost
+        entry.session.attach(entry.slot, cost, self.probes.meter_of(entry.caller))
         self.table.opened(entry)
         self._cache.feed.written.notify()  # a resumed session has text before its first step
         return entry.session

@@ -109,6 +109,9 @@ NB_MODULE(_ext, m) {
             "segments"_a, Released())
         .def(
             "take_recently_used", [](const Index& self) { return self.recently_used.take(); }, Released())
+        .def_prop_rw(
+            "drafting", [](const Index& self) { return self.drafting.load(); },
+            [](Index& self, bool on) { self.drafting.store(on); })
         .def_prop_ro("max_context", &Index::max_context)
         .def(
             "stats",

@@ -90,11 +90,21 @@ void suffixsvc::bind_steps(nb::module_& m) {
         .def_prop_ro("num_no_context", [](const StepCounters& c) { return c.no_context.load(); })
         .def_prop_ro("num_not_worth_cost", [](const StepCounters& c) { return c.not_worth_cost.load(); })
         .def_prop_ro("num_over_limit", [](const StepCounters& c) { return c.over_limit.load(); })
+        .def_prop_ro("num_off", [](const StepCounters& c) { return c.off.load(); })
         .def_prop_ro("expected_tokens",
                      [](const StepCounters& c) { return scaled(c.expected_millionths, 1e-6); })
         .def_prop_ro("verify_steps", [](const StepCounters& c) { return scaled(c.verify_millionths, 1e-6); })
         .def_prop_ro("avoided_seconds", [](const StepCounters& c) { return scaled(c.avoided_ns, 1e-9); })
         .def_prop_ro("verify_seconds", [](const StepCounters& c) { return scaled(c.verify_ns, 1e-9); });
+
+    nb::class_<ProbeMeter>(m, "ProbeMeter")
+        .def(nb::init<>())
+        .def("set_limit", &ProbeMeter::set_limit, "limit"_a)
+        .def_prop_ro("drafts", [](ProbeMeter& m) { return m.counts().drafts; })
+        .def_prop_ro("expected", [](ProbeMeter& m) { return m.counts().expected; })
+        .def_prop_ro("matched", [](ProbeMeter& m) { return m.counts().matched; })
+        .def_prop_ro("refused", [](ProbeMeter& m) { return m.counts().refused; })
+        .def_prop_ro("excess", [](ProbeMeter& m) { return m.counts().excess; });
 
     nb::class_<Curve>(m, "Curve")
         .def(
@@ -113,6 +123,7 @@ void suffixsvc::bind_steps(nb::module_& m) {
     nb::class_<StepOutcome>(m, "Refusal")
         .def_prop_ro("status", [](const StepOutcome& o) { return static_cast<int>(o.status); })
         .def_ro("length", &StepOutcome::length)
+        .def_ro("retry_after", &StepOutcome::retry_after)
         .def_ro("position", &StepOutcome::position)
         .def_ro("have", &StepOutcome::have)
         .def_ro("got", &StepOutcome::got)
@@ -150,7 +161,8 @@ void suffixsvc::bind_steps(nb::module_& m) {
             "after"_a, "max_tokens"_a, "curve"_a, "tree"_a, "bounds"_a, "sources"_a)
         .def("set_closed", &SessionStepper::set_closed, "closed"_a, Released())
         .def("forget_draft", &SessionStepper::forget_draft, Released())
-        .def("stop_learning", &SessionStepper::stop_learning, Released());
+        .def("stop_learning", &SessionStepper::stop_learning, Released())
+        .def("set_meter", &SessionStepper::set_meter, "meter"_a.none(), Released());
 
     // The fields of a slot may be accessed while its mutex is held: `with slot`.
     nb::class_<SessionSlot>(m, "SessionSlot")

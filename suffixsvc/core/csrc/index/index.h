@@ -137,6 +137,8 @@ class Index {
     // Sealed history of the same namespace. Not guarded by the mutex: sessions pick up a new list at their
     // next step.
     SegmentList segments;
+    // False: sessions draft nothing from this index or its segments, from their next step on. Any thread.
+    std::atomic<bool> drafting{true};
     // Writer numbers of texts that drafts were taken from; not guarded by the mutex either.
     mutable RecentlyUsed recently_used;
     LiveSessions live;

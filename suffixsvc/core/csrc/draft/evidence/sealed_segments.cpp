@@ -26,7 +26,7 @@ int covering(const SegmentView& view, std::uint32_t len) {
 
 }  // namespace
 
-bool SealedSegments::refresh(std::span<const std::shared_ptr<Index>> namespaces) {
+bool SealedSegments::refresh(std::span<const Index* const> namespaces) {
     versions_.resize(namespaces.size());
     lists_.resize(namespaces.size());
     bool changed = false;

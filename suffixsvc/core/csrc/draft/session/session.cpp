@@ -14,6 +14,14 @@ constexpr double kMinStepCost = 1e-3, kMaxStepCost = 256.0;
 constexpr std::size_t kMaxAdvanced = 256;
 constexpr std::uint32_t kLocalContext = 64;
 
+// In the place of a namespace whose drafting is off. Its cursors are never those of another index: their epoch
+// is set to kNoEpoch when indexes are exchanged.
+const Index& empty_index() {
+    static const Index& index = *new Index(kLocalContext, false);  // also for sessions that outlive statics
+    return index;
+}
+constexpr std::uint64_t kNoEpoch = 0;  // Index::epoch() is never 0
+
 }  // namespace
 
 Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>> reads,
@@ -29,7 +37,7 @@ Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>>
     update_held_bytes();
 }
 
-// Duplicates are left out. All cursors have to be looked up afterwards: no index has epoch 0.
+// Duplicates are left out. All cursors have to be looked up afterwards.
 void Session::set_namespaces(std::vector<std::shared_ptr<Index>> namespaces) {
     std::vector<std::shared_ptr<Index>> distinct;
     for (auto& each : namespaces)
@@ -40,7 +48,7 @@ void Session::set_namespaces(std::vector<std::shared_ptr<Index>> namespaces) {
     namespaces_ = std::move(distinct);
     sources_.indexes.assign(1, &*local_);
     for (const auto& each : namespaces_) sources_.indexes.push_back(each.get());
-    epochs_.assign(namespaces_.size(), 0);
+    epochs_.assign(namespaces_.size(), kNoEpoch);
     sealed_ = {};
     sources_.sealed = nullptr;
 }
@@ -90,7 +98,12 @@ void Session::require_live() const {
 // again if a removal may have invalidated it, or if that is cheaper. Requires an EpochGuard.
 void Session::sync_cursors(std::span<const Token> added) {
     for (std::size_t i = 0; i < namespaces_.size(); ++i) {
-        const Index& index = *namespaces_[i];
+        const bool drafted = namespaces_[i]->drafting.load(std::memory_order_relaxed);
+        const Index& index = drafted ? *namespaces_[i] : empty_index();
+        if (&index != sources_.indexes[i + 1]) {
+            sources_.indexes[i + 1] = &index;
+            epochs_[i] = kNoEpoch;
+        }
         const std::uint64_t epoch = index.epoch();  // read before the cursor is found
         if (epochs_[i] == epoch && added.size() <= kMaxAdvanced) {
             for (Token token : added) index.advance(view_.cursors[i + 1], token);
@@ -101,7 +114,7 @@ void Session::sync_cursors(std::span<const Token> added) {
             root_known_ = false;
         }
     }
-    if (sealed_.refresh(namespaces_)) {
+    if (sealed_.refresh(std::span(sources_.indexes).subspan(1))) {
         sources_.sealed = sealed_.parts().empty() ? nullptr : &sealed_;
         drop_recoveries(view_);
         root_known_ = false;
@@ -170,6 +183,7 @@ void Session::insert(Token token) {
 void Session::append(std::span<const Token> tokens, bool learns) {
     std::scoped_lock lock(mutex_);
     require_live();
+    learns = learns && may_draft();
     if (learns)
         learn_proposed(tokens);
     else

@@ -37,6 +37,7 @@ enum class DraftMiss : std::uint8_t {
     no_context,  // no context of the position occurred before
     cost,        // no token is probable enough for its cost, or at all
     limit,       // the lengths that the caller, its cost curve or its bounds allow are 0
+    off,         // the drafting of the session's own namespace is off (Index::drafting)
 };
 
 // What Session::draft knows of a draft besides its tokens.
@@ -144,6 +145,8 @@ class Session {
     void release_written();
     void require_live() const;
     void set_namespaces(std::vector<std::shared_ptr<Index>> namespaces);
+    // Whether the session may draft: its own namespace, if it has one, lets it.
+    bool may_draft() const { return !own_ || own_->drafting.load(std::memory_order_relaxed); }
     void sync_cursors(std::span<const Token> added);
     void insert(Token token);
     void learn_proposed(std::span<const Token> truth);

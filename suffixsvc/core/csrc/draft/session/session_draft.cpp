@@ -69,6 +69,10 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
     proposed_.clear();
     written_since_ = 0;
     if (cost.empty() || max_tokens == 0 || ended_) return {};
+    if (!may_draft()) {
+        about.miss = DraftMiss::off;
+        return {};
+    }
     std::size_t limit = std::min(max_tokens, cost.size() - 1);
     if (limit == 0) return {};
     apply_cost_curve(cost, limit);

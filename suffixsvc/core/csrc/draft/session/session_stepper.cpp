@@ -33,6 +33,7 @@ void StepCounters::count_draft(const std::vector<DraftToken>& draft, const Draft
     if (draft.empty()) {
         Counter& missed = summary.miss == DraftMiss::no_context ? no_context
                           : summary.miss == DraftMiss::cost     ? not_worth_cost
+                          : summary.miss == DraftMiss::off      ? off
                                                                 : over_limit;
         missed.fetch_add(1, relaxed);
         return;
@@ -108,10 +109,16 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
             fresh = fresh.subspan(std::min(fresh.size(), have - at));
         }
     }
+    if (meter_ && arguments.max_tokens > 0)
+        if (const double wait = meter_->wait(); wait > 0.0) {
+            out.retry_after = wait;
+            return refuse(StepStatus::probing);
+        }
     out.length = have + fresh.size();
     if (fresh.size() > max_tokens_ || have > max_tokens_ - fresh.size()) return refuse(StepStatus::full);
 
     if (!fresh.empty()) {
+        if (offered_) count_matched(fresh.front());
         const std::size_t accepted = record_cost(arguments, fresh);
         session_.append(fresh, learns_);
         count_accepted(accepted);
@@ -125,9 +132,30 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
     last_cost_ = arguments.cost;
     last_widest_ = arguments.max_tokens < last_cost_->size() ? arguments.max_tokens + 1 : last_cost_->size();
     counters_->count_draft(last_, summary);
+    if (meter_) count_offered();
     out.draft = last_;
     timer_.start();
     return out;
+}
+
+void SessionStepper::count_offered() {
+    double expected = 0.0;
+    for (const DraftToken& token : last_)
+        if (token.parent < 0 && token.source == 1) expected += static_cast<double>(token.p);
+    offered_ = expected > 0.0;
+    if (offered_) meter_->offered(expected);
+}
+
+// `next`: the first token that is appended after the draft.
+void SessionStepper::count_matched(Token next) {
+    offered_ = false;
+    const auto begins = [&](const DraftToken& token) { return token.parent < 0 && token.token == next; };
+    if (meter_ && std::any_of(last_.begin(), last_.end(), begins)) meter_->matched();
+}
+
+void SessionStepper::set_meter(std::shared_ptr<ProbeMeter> meter) {
+    const std::scoped_lock lock(mutex_);
+    meter_ = std::move(meter);
 }
 
 void SessionStepper::count_accepted(std::size_t accepted) {
@@ -202,6 +230,7 @@ std::size_t SessionStepper::record_cost(const StepArguments& arguments, std::spa
 // the cost of the others.
 void SessionStepper::clear_last_draft() {
     last_.clear();
+    offered_ = false;
     agreed_ = 0;
     agreed_at_ = -1;
     last_cost_ = plain_step();

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/sync/write_signal.h"
+#include "draft/session/probe_meter.h"
 #include "draft/session/session.h"
 
 namespace suffixsvc {
@@ -37,7 +38,7 @@ struct StepCounters {
     BySource drafted_by{};   // drafted tokens of the source
     BySource accepted_by{};  // accepted tokens of the source, as far as they are of the stepper's own draft
     // Steps whose draft is empty, by reason; see DraftMiss.
-    Counter no_context{0}, not_worth_cost{0}, over_limit{0};
+    Counter no_context{0}, not_worth_cost{0}, over_limit{0}, off{0};
     // Expected number of accepted tokens, and the cost of the executed steps beyond that of plain ones in
     // plain steps; both in millionths.
     Counter expected_millionths{0}, verify_millionths{0};
@@ -99,6 +100,7 @@ enum class StepStatus : int {
     unknown_session,
     duplicate_session,
     stale_sequence,
+    probing,  // too few drafts of the session's principal were matched (draft/session/probe_meter.h)
 };
 
 struct StepOutcome {
@@ -109,6 +111,7 @@ struct StepOutcome {
     std::size_t position = 0;    // conflict: position of the first token that differs
     Token have = 0, got = 0;     // conflict: the two tokens
     std::string reason{};        // failed: message of the exception
+    double retry_after = 0.0;    // probing: seconds
     std::uint64_t last_seq = 0;  // stale_sequence: sequence number of the last answered request
 };
 
@@ -127,11 +130,15 @@ class SessionStepper {
     void forget_draft();
     // From now on nothing is learned from tokens: another process drafts, and learns.
     void stop_learning();
+    // Counts from now on how drafts are matched; null: they are not counted.
+    void set_meter(std::shared_ptr<ProbeMeter> meter);
 
   private:
     StepOutcome step_locked(const StepArguments& arguments);
     std::size_t match_last_draft(std::span<const Token> truth);
     void clear_last_draft();
+    void count_offered();
+    void count_matched(Token next);
     void count_accepted(std::size_t accepted);
     std::size_t record_cost(const StepArguments& arguments, std::span<const Token> fresh);
 
@@ -149,6 +156,8 @@ class SessionStepper {
     std::shared_ptr<const CostCurve> last_cost_;
     std::size_t last_widest_ = 1;  // entries of last_cost_ that the last draft could use
     PlainStepTimer timer_;
+    std::shared_ptr<ProbeMeter> meter_;  // null: none
+    bool offered_ = false;  // the last draft begins with shared text, and nothing was appended since
 };
 
 struct PlannedStep {
