@@ -40,6 +40,11 @@ def total(metric: str) -> str:
     return f"sum(rate(suffixsvc_{metric}_total{{{ALL}}}[$__rate_interval]))"
 
 
+def by_principal(metric: str) -> str:
+    """The rate of a counter of principals."""
+    return f"sum by (principal) (rate(suffixsvc_{metric}_total{{{ALL}}}[$__rate_interval]))"
+
+
 def gauge(metric: str, by: str = "namespace") -> str:
     """The sum of a gauge of namespaces."""
     return f"sum by ({by}) (suffixsvc_{metric}{{{NAMESPACE}}})"
@@ -83,7 +88,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Steps without a draft",
                 "reqps",
                 ((rate("spec_decode_num_misses", "reason"), "{{reason}}"),),
-                "no_context: no context occurred before; cost: no token was worth its cost; limit: length 0.",
+                "no_context: no context occurred before; cost: no token was worth its cost; limit: length 0; "
+                "off: turned off.",
             ),
             Panel(
                 "Drafted tokens",
@@ -191,6 +197,62 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Reuse age", "s", quantiles("reuse_age_seconds"), "Of outputs that drafts are taken from."),
             Panel("Idle before eviction", "s", quantiles("idle_before_evict_seconds")),
             Panel("Namespaces", "short", ((one("namespaces"), "{{instance}}"),)),
+            Panel(
+                "Drafting turned off",
+                "short",
+                ((f"{gauge('drafting_off')} > 0", "{{namespace}}"),),
+                "By the policy of a namespace.",
+            ),
+        ),
+    ),
+    (
+        "Principals",
+        (
+            Panel(
+                "Bytes",
+                "bytes",
+                (
+                    (one("principal_held_bytes", "principal"), "outputs of {{principal}}"),
+                    (one("principal_session_bytes", "principal"), "sessions of {{principal}}"),
+                    (f"{one('principal_limit_bytes', 'principal')} > 0", "limit of {{principal}}"),
+                ),
+            ),
+            Panel(
+                "Outputs and sessions",
+                "short",
+                (
+                    (one("principal_outputs", "principal"), "outputs of {{principal}}"),
+                    (f"{one('principal_limit_outputs', 'principal')} > 0", "limit of {{principal}}"),
+                    (one("principal_sessions", "principal"), "sessions of {{principal}}"),
+                ),
+            ),
+            Panel(
+                "Evicted and refused",
+                "short",
+                (
+                    (by_principal("principal_evicted_outputs"), "outputs evicted: {{principal}}"),
+                    (by_principal("principal_refused"), "refused: {{principal}}"),
+                ),
+                "Per second, because of quotas.",
+            ),
+            Panel(
+                "Drafts of shared text",
+                "short",
+                (
+                    (by_principal("principal_drafts"), "{{principal}}"),
+                    (by_principal("principal_expected_matches"), "expected to match: {{principal}}"),
+                    (by_principal("principal_matched_drafts"), "matched: {{principal}}"),
+                ),
+                "Per second. Far fewer matched than expected: probing (docs/security.md).",
+            ),
+            Panel(
+                "Probing",
+                "short",
+                (
+                    (one("principal_unmatched_drafts", "principal"), "unmatched drafts: {{principal}}"),
+                    (by_principal("principal_refused_steps"), "steps refused per second: {{principal}}"),
+                ),
+            ),
         ),
     ),
     (

@@ -17,6 +17,7 @@ from suffixsvc.errors import InvalidConfigError, LimitExceededError
 from suffixsvc.service.metrics.collector import service_registry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.values import as_token_array
+from suffixsvc_client.protocol.counters import EmptyReason
 from support.access import ControlledService
 from support.command_line import run_verb
 from support.stored import stored_outputs
@@ -191,7 +192,7 @@ def test_users_with_any_hit_rate_are_not_refused(service: ControlledService, kin
     [found] = service.server.handlers.sessions.probes.stats()
     assert found.refused_steps == 0, (kind, found)
     assert found.excess < MAX_UNMATCHED_DRAFTS / 2, (kind, found)
-    assert not counts.empty.get("refused", 0)
+    assert not counts.empty.get(EmptyReason.REFUSED, 0)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", '"many"'])

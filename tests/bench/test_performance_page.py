@@ -88,7 +88,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "index.json").write_text(json.dumps(run_index_bench(small)), encoding="utf-8")
     (folder / "segment.json").write_text(json.dumps(run_segment_bench([50_000])), encoding="utf-8")
     few = ["--transport", "unix", "--kind", "unary", "--calls", "4", "--rounds", "2", "--pause-ms", "0"]
-    wire = json.loads(invoke("rpc", *few, "--no-followers", "--no-identities", "--json"))
+    wire = json.loads(invoke("rpc", *few, "--no-followers", "--no-identities", "--no-neighbours", "--json"))
     wire["identity_steps"] = IDENTITY_STEPS
     (folder / "rpc.json").write_text(json.dumps(wire), encoding="utf-8")
     return folder

@@ -26,15 +26,33 @@ from suffixsvc_bench.rpc.follower_figures import (
 )
 from suffixsvc_bench.rpc.follower_steps import follower_steps
 from suffixsvc_bench.rpc.identity_steps import identity_steps
+from suffixsvc_bench.rpc.neighbour_steps import neighbour_steps
+from suffixsvc_bench.rpc.neighbours import KINDS, Neighbour
 from suffixsvc_bench.rpc.options import RpcOptions
-from suffixsvc_bench.rpc.report import figures_grid, follower_grid, identity_grid, rpc_grid
+from suffixsvc_bench.rpc.report import (
+    figures_grid,
+    follower_grid,
+    identity_grid,
+    neighbour_grid,
+    rpc_grid,
+)
 from suffixsvc_bench.rpc.run import run_rpc_bench
+from suffixsvc_bench.rpc.subjects import NAMESPACE
 from suffixsvc_bench.rpc.timing import portions
 from suffixsvc_bench.rpc.workload import Workload
 from suffixsvc_cli.bench.rpc import rpc
+from suffixsvc_client import SuffixClient
+from support.serving import eventually
 
 SMALL = RpcOptions(
-    batches=(1, 3), calls=12, rounds=2, pause_ms=0.1, outputs=20, followers=False, identities=False
+    batches=(1, 3),
+    calls=12,
+    rounds=2,
+    pause_ms=0.1,
+    outputs=20,
+    followers=False,
+    identities=False,
+    neighbours=False,
 )
 
 
@@ -92,6 +110,39 @@ def test_steps_with_an_identity_are_measured() -> None:
     assert all(len(row) == len(grid.headings) for row in grid.rows)
 
 
+def test_steps_beside_a_neighbour_are_measured() -> None:
+    kinds = ("prompts", "idle")
+    steps = neighbour_steps(lambda _: None, calls=6, seed=0, kinds=kinds)
+    assert json.loads(json.dumps(steps)) == steps
+    assert [(row["kind"], row["calls"]) for row in steps] == [(kind, 6) for kind in kinds]
+    for row in steps:
+        assert not [name for name in row["done"] if name.startswith("refused")]
+        for phase in ("idle", "noisy", "control"):
+            assert 0 < row[phase]["p50"] <= row[phase]["p99"]
+        added = (row["noisy"]["p99"] - row["idle"]["p99"]) / 1e3
+        assert row["within"] == (row["p99_ratio"] <= 2 or added <= 5)
+    grid = neighbour_grid({"neighbour_steps": steps})
+    assert [len(row) for row in grid.rows] == [len(grid.headings)] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neighbours_do_what_they_are_named_after(kind: str) -> None:
+    with service_with(0) as (address, _), Neighbour(kind, address, "noise") as neighbour:
+        neighbour.begin()
+        with SuffixClient(address) as client:
+            client.namespace(NAMESPACE).open_session([1])
+            eventually(lambda: client.stats().sessions > 1 or _written(client), "it works")
+        done = neighbour.end()
+        assert not [name for name in done if name.startswith("refused")]
+        with SuffixClient(address) as client:
+            assert client.stats().sessions == 1, "it gives back what it held"
+            assert not _written(client)
+
+
+def _written(client: SuffixClient) -> bool:
+    return any(each.path == "noise" and each.outputs for each in client.namespace_summaries())
+
+
 def test_the_command_prints_json() -> None:
     app = typer.Typer()
     app.command()(rpc)
@@ -108,6 +159,7 @@ def test_the_command_prints_json() -> None:
         "4",
         "--no-followers",
         "--no-identities",
+        "--no-neighbours",
         "--json",
     ]
     result = CliRunner().invoke(app, chosen)

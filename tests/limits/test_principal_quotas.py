@@ -268,7 +268,7 @@ def test_every_principal_without_a_quota_of_its_own_has_that_of_all_others() -> 
     with SuffixCache(policies=every) as cache:
         with pytest.raises(LimitExceededError, match="max_bytes") as caught:
             cache.namespace("x").add_outputs([of("x", 1, 30, "someone")])
-        assert (caught.value.expected or "").startswith("at most 1000 bytes")
+        assert str(caught.value.expected).startswith("at most 1000 bytes")
         assert str(charge_of(1, 30)) in str(caught.value.got)
         cache.namespace("x").add_outputs([of("x", 1, 30, "big"), of("x", 2, 500, "")])
         with pytest.raises(LimitExceededError, match="max_outputs"):
@@ -395,7 +395,7 @@ def test_counts_are_those_of_the_log_after_kills(fork_server: ForkServer, tmp_pa
 
 
 def test_outputs_of_before_principals_are_the_operators(tmp_path: Path) -> None:
-    """Records of version 1 and 2 without a principal count for nobody's quota."""
+    """Records of version 1 and 2 without a principal count for no quota."""
     with SuffixCache(tmp_path / "d") as cache:
         cache.namespace("x").add_outputs([of("x", n, 50, "") for n in range(3)])
     every = policies(**{"*": PrincipalQuota(max_outputs=1)})

@@ -7,16 +7,21 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
+from suffixsvc import Policies, Policy, PrincipalQuota, SuffixCache
+from suffixsvc.access.caller import OPERATOR_CALLER
+from suffixsvc.service.metrics.collector import service_registry
 from suffixsvc_client import ClientConfig
 from suffixsvc_follower import FollowerConfig, connect
-from support.scraping import Scrape, address_of
-from support.serving import ServeProcess, eventually, socket_dir
+from support.serving import eventually, serving, socket_dir
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "docs" / "dashboard.json"
@@ -33,22 +38,25 @@ PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 @pytest.fixture(scope="module")
 def families() -> Iterator[list[Metric]]:
-    """The families of a service with a namespace, which publishes runs, and a follower."""
-    with socket_dir() as folder:
-        policies = folder / "policies.toml"
-        policies.write_text('[namespaces."a"]\nmin_principals = 2\n')
-        options = "--metrics", "127.0.0.1:0", "--policies", str(policies)
-        with ServeProcess(folder, *options).start() as serve:
-            yield _families(serve)
+    """The families with a namespace that publishes runs, a follower, and a principal with a quota."""
+    policies = Policies({"a": Policy(min_principals=2)}, principals={"x": PrincipalQuota(max_outputs=10)})
+    with SuffixCache(policies=policies) as cache, socket_dir() as folder:
+        cache.namespace("a").add_output([1, 2, 3, 4], principal="x")
+        with serving(cache, f"unix:{folder / 's.sock'}") as (server, address):
+            server.handlers.sessions.probes.meter_of(replace(OPERATOR_CALLER, principal="x"))
+            registry = service_registry(cache, server.handlers)
 
+            def scraped() -> list[Metric]:
+                return list(text_string_to_metric_families(generate_latest(registry).decode()))
 
-def _families(serve: ServeProcess) -> list[Metric]:
-    with connect(serve.address, mode="follow", config=FollowerConfig(client=PATIENT)) as backend:
-        namespace = backend.namespace("a")
-        namespace.add_output([1, 2, 3, 4])
-        namespace.open_session([1, 2, 3]).close(commit=False)
-        eventually(lambda: Scrape(address_of(serve)).values("follower_id"), "the follower is connected")
-        return Scrape(address_of(serve)).families
+            def follower_is_there() -> bool:
+                return any("follower_id" in each.labels for family in scraped() for each in family.samples)
+
+            with connect(address, mode="follow", config=FollowerConfig(client=PATIENT)) as backend:
+                backend.namespace("a").open_session([1, 2, 3]).close(commit=False)
+                eventually(follower_is_there, "the follower is connected")
+                found = scraped()
+        yield found
 
 
 def names(families: list[Metric]) -> set[str]:

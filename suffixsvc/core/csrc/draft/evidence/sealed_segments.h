@@ -37,8 +37,8 @@ struct SealedPart {
 
 class SealedSegments {
   public:
-    // Updates the segment lists of these indexes, one of a namespace each. Returns whether one changed: positions and part numbers are
-    // then invalid. Allocates only then.
+    // Updates the segment lists of these indexes, one of a namespace each. Returns whether one changed:
+    // positions and part numbers are then invalid. Allocates only then.
     bool refresh(std::span<const Index* const> namespaces);
     // Makes the end of this text position 0 and discards all other positions. The text must stay unchanged
     // until the next call.

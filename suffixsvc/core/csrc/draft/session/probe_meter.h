@@ -6,8 +6,8 @@
 //             decays by the limit in kDecaySeconds, and is never negative
 //
 // The probabilities are calibrated: a caller of which few drafts match is offered few, or such of low
-// probability. So its excess stays near 0, however low its hit rate is, unless the probabilities are kCredit times
-// too high.
+// probability. So its excess stays near 0, however low its hit rate is, unless the probabilities are kCredit
+// times too high.
 #pragma once
 
 #include <algorithm>

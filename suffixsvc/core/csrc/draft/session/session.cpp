@@ -14,8 +14,8 @@ constexpr double kMinStepCost = 1e-3, kMaxStepCost = 256.0;
 constexpr std::size_t kMaxAdvanced = 256;
 constexpr std::uint32_t kLocalContext = 64;
 
-// In the place of a namespace whose drafting is off. Its cursors are never those of another index: their epoch
-// is set to kNoEpoch when indexes are exchanged.
+// In the place of a namespace whose drafting is off. Its cursors are never those of another index: their
+// epoch is set to kNoEpoch when indexes are exchanged.
 const Index& empty_index() {
     static const Index& index = *new Index(kLocalContext, false);  // also for sessions that outlive statics
     return index;
