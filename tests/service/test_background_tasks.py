@@ -39,6 +39,7 @@ def folder() -> Iterator[Path]:
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "LONGEST_EXPIRY_PERIOD_SECONDS", 0.05)
     monkeypatch.setattr(server_module, "CHECK_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(server_module, "PROBE_REPORT_SECONDS", 0.05)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -16,6 +17,7 @@ from suffixsvc_openai.examples.shop import OTHER_QUESTIONS, QUESTIONS, Shop
 #: base_url, model, shop, question -> answer
 Example = Callable[[str, str, Shop, str], str]
 _BY_SOURCE: Final = "suffixsvc:spec_decode_tokens_by_source"
+_SETTLING_SECONDS: Final = 0.3
 _RUNS: Final = {"first run": QUESTIONS, "second run": QUESTIONS, "other questions": OTHER_QUESTIONS}
 
 
@@ -57,7 +59,18 @@ def _run(answer: Example, base_url: str, model: str, questions: Sequence[str]) -
 
 
 def _tokens_by_source(base_url: str) -> Counter[str]:
-    """Generated tokens of the server by the source of their draft, since its start."""
+    """Generated tokens of the server by the source of their draft, since its start.
+
+    The server counts an answer a moment after it was sent: the counts are read until they stay the same.
+    """
+    found, before = _counted(base_url), None
+    while found != before:
+        time.sleep(_SETTLING_SECONDS)
+        found, before = _counted(base_url), found
+    return found
+
+
+def _counted(base_url: str) -> Counter[str]:
     with urlopen(base_url.removesuffix("/v1") + "/metrics") as answer:  # noqa: S310  # a server of the caller
         families = text_string_to_metric_families(answer.read().decode())
     [family] = [each for each in families if each.name == _BY_SOURCE]
