@@ -112,7 +112,7 @@ class Writers:
             for part in parts_of(length, rng):
                 session.step(tokens_of(key, WIDTH)[part].tolist(), max_draft_tokens=4)
             if rng.random() < 0.1:
-                session.close(commit=False)
+                self._until_answered(partial(session.close, commit=False), rng, give_up=0.0)
                 self.record.discard(key)
                 continue
             output_id = self._until_answered(session.close, rng)
@@ -135,14 +135,14 @@ class Writers:
         if self._until_answered(lambda: namespace.delete(**selection), rng) is not None:
             self.record.acknowledge_deletion(keys)
 
-    def _until_answered(self, call: Callable[[], Any], rng: Random) -> Any:
-        """Repeat a call until it is answered; None: it was given up after an error."""
+    def _until_answered(self, call: Callable[[], Any], rng: Random, give_up: float = 0.05) -> Any:
+        """Repeat a call until it is answered; None: it was given up, with that probability after an error."""
         while True:
             try:
                 return call()
             except RETRIED:
                 self.refusals += 1
-                if rng.random() < 0.05:
+                if rng.random() < give_up:
                     return None
                 time.sleep(0.01)
 

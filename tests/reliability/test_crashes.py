@@ -58,7 +58,7 @@ def test_kills_lose_nothing_and_invent_nothing(full: bool, figure: Callable[...,
     kills = int(os.environ.get("RELIABILITY_KILLS", "1000" if full else "30"))
     print(f"RELIABILITY_SEED={seed} RELIABILITY_KILLS={kills}")
     seen, rng = Seen(), Random(seed)
-    while left := kills - seen.kills.total():
+    while (left := kills - seen.kills.total()) > 0:
         life_of_a_folder(rng, min(left, KILLS_OF_A_FOLDER), seen)
     figure("kill -9 of the service", seen.kills.total(), f"{kills}")
     for moment, times in sorted(seen.kills.items()):
