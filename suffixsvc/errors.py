@@ -338,6 +338,6 @@ def unknown_namespace(path: str, *, got: str | None = None) -> UnknownNamespaceE
     return UnknownNamespaceError(
         f"namespace {path!r} must exist",
         got=got,
-        remedy="Write to it first; `suffixsvc namespaces list` shows those that exist and that you have a right "
-        "on: others look as if they did not exist. After a deletion, get it from the cache again.",
+        remedy="Write to it first; `suffixsvc namespaces list` shows those that exist and that you have a "
+        "right on: others look as if they did not exist. After a deletion, get it from the cache again.",
     )
