@@ -35,6 +35,7 @@ from suffixsvc.service.messages.elements import read_message_id, too_many_error
 from suffixsvc.service.messages.errors import error_detail, shutting_down_error
 from suffixsvc.service.messages.requests import MIN_STEP_LIMIT, STEPS_REMEDY, request_readers
 from suffixsvc.service.sessions.registry import SessionRegistry
+from suffixsvc.store.files.folder import disk_error
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import watch_pb2
 
@@ -70,6 +71,8 @@ class Handlers:
         #: counting takes memory and a core: one export at a time
         self._counting = threading.Semaphore(1)
         self._exporting = threading.Semaphore(MAX_EXPORTS)
+        with contextlib.suppress(FileNotFoundError):  # looked for by writing, which takes a descriptor
+            tempfile.gettempdir()
 
     def of(self, method: str) -> Any:
         """The handler of a method by its name in the protocol, as in "OpenSession"."""
@@ -234,6 +237,7 @@ class Handlers:
             LimitExceededError: another export is counting, or MAX_EXPORTS are being read.
             PermissionDeniedError: the caller may not copy the namespace.
             ServiceUnavailableError: ``job`` was cancelled.
+            StoreError: the log or the temporary folder failed.
         """
         caller.require(Right.FOLLOW, request.namespace)
         self._require_namespace(request.namespace)
@@ -242,11 +246,11 @@ class Handlers:
             held.enter_context(_acquired(self._exporting, "too many exports are being read", MAX_EXPORTS))
             with (
                 _acquired(self._counting, "another export is counting", 1),
-                tempfile.TemporaryDirectory(prefix="suffixsvc-export-") as folder,
+                _export_folder() as folder,
             ):
                 wanted = [RecordFile(**shared_fields(pb.NgramFile, each)) for each in request.files]
                 exported = namespace.export_ngrams(
-                    wanted, Path(folder), context_tokens=request.context_tokens, job=job
+                    wanted, folder, context_tokens=request.context_tokens, job=job
                 )
                 # The files are unlinked before clients read them, so that a slow client cannot leak them.
                 files = [held.enter_context(each.path.open("rb")) for each in exported.files]
@@ -398,6 +402,16 @@ def _acquired(semaphore: threading.Semaphore, full: str, limit: int) -> Iterator
         yield
     finally:
         semaphore.release()
+
+
+@contextlib.contextmanager
+def _export_folder() -> Iterator[Path]:
+    """A temporary folder for the block. Raises StoreError for an OSError, also one of the block."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="suffixsvc-export-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise disk_error(error, "the temporary folder", "writing an export to") from error
 
 
 def _permitted_selection(selection: Selection, caller: Caller) -> Selection:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
+# the engine loads it with the first backup, when there may be no descriptor left to read it with
+import suffixsvc.engine.backup.writer  # noqa: F401
 from suffixsvc.access.control import AccessControl
 from suffixsvc.access.identity_socket import IdentitySocket, binding
 from suffixsvc.access.refreshing import refreshing

@@ -16,6 +16,7 @@ from typing import Final
 
 from suffixsvc.engine.sealing import segment_files
 from suffixsvc.errors import StoreError
+from suffixsvc.store.files.folder import disk_error
 
 #: in the data folder
 FOLDER: Final = "published"
@@ -40,9 +41,12 @@ class PublishedFiles:
 
     @property
     def folder(self) -> Path:
-        """The folder of the files; a temporary one is made on first use."""
+        """The folder of the files; a temporary one is made on first use. StoreError: it cannot be."""
         if self._folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="suffixsvc-published-")
+            try:
+                self._temporary = tempfile.TemporaryDirectory(prefix="suffixsvc-published-")
+            except OSError as error:
+                raise disk_error(error, tempfile.gettempdir(), "creating a folder in") from error
             self._folder = Path(self._temporary.name)
         return self._folder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, Final
 
@@ -15,6 +15,7 @@ from suffixsvc.errors import InvalidInputError, UnknownSegmentError
 from suffixsvc.index.published import PublishedSegment
 from suffixsvc.log_types import SealedContents
 from suffixsvc.log_wire import sealed_to_proto
+from suffixsvc.store.files.folder import disk_error
 from suffixsvc.v1 import watch_pb2
 
 PIECE_BYTES: Final = 1 << 20
@@ -45,14 +46,24 @@ class SegmentFiles:
         return None if folder is None else folder.absolute()
 
     def sealed_to_proto(self, path: str, sealed: SealedContents) -> watch_pb2.SealedContents:
-        """The segments of a namespace for the wire. FileNotFoundError: one of them was merged meanwhile."""
+        """The segments of a namespace for the wire.
+
+        Raises:
+            FileNotFoundError: one of them was merged meanwhile.
+            StoreError: one of them cannot be read.
+        """
         return sealed_to_proto(path, sealed, self._digest)
 
     @staticmethod
     def published_to_proto(
         path: str, segment: PublishedSegment | None
     ) -> tuple[SealedContents, watch_pb2.SealedContents]:
-        """Published runs, also for the wire. FileNotFoundError: they were withdrawn meanwhile."""
+        """Published runs, also for the wire.
+
+        Raises:
+            FileNotFoundError: they were withdrawn meanwhile.
+            StoreError: they cannot be read.
+        """
         if segment is None:
             return SealedContents(), watch_pb2.SealedContents(namespace=path)
         sealed, digest = SealedContents((segment.record,)), _header_digest(segment.path)
@@ -60,7 +71,9 @@ class SegmentFiles:
 
     def _digest(self, name: str) -> bytes:
         # a segment that is rewritten twice can have its first name again
-        found = self._path(name).stat()
+        path = self._path(name)
+        with _reading(path):
+            found = path.stat()
         return self._read_once(name, found.st_ino, found.st_mtime_ns)
 
     def _read_digest(self, name: str, _inode: int, _changed: int) -> bytes:
@@ -78,6 +91,7 @@ class SegmentFiles:
         Raises:
             UnknownSegmentError: the manifest does not have it.
             InvalidInputError: ``offset`` is after the end of the file.
+            StoreError: it cannot be read.
         """
         for _ in range(_ATTEMPTS):
             if all(record.name != name for record in self._feed.segments(path)):
@@ -97,25 +111,37 @@ class SegmentFiles:
         raise _unknown_segment(path, name)
 
     def pieces(self, file: IO[bytes]) -> Generator[watch_pb2.FetchSegmentReply, None, None]:
-        """The rest of a file; closes it at the end."""
-        with file:
+        """The rest of a file; closes it at the end. StoreError: it cannot be read."""
+        with file, _reading(Path(file.name)):
             while data := file.read(self._piece_bytes):
                 yield watch_pb2.FetchSegmentReply(data=data)
 
 
 def _header_digest(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with _reading(path), path.open("rb") as file:
         return xxhash.xxh3_128_digest(file.read(_HEADER_BYTES))
 
 
 def _opened(path: Path, offset: int) -> IO[bytes]:
-    file = path.open("rb")
-    size = file.seek(0, 2)
+    with _reading(path):
+        file = path.open("rb")
+        size = file.seek(0, 2)
     if offset > size:
         file.close()
         raise InvalidInputError("offset must be in the file", expected=f"0 .. {size}", got=offset)
     file.seek(offset)
     return file
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise StoreError for an OSError of the block, except FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise disk_error(error, str(path), "reading") from error
 
 
 def _unknown_segment(path: str, name: str) -> UnknownSegmentError:

@@ -148,6 +148,7 @@ class FollowerService:
         Raises:
             UnknownSegmentError: the manifest of the namespace does not have it.
             InvalidInputError: the offset is after its end.
+            StoreError: it cannot be read.
         """
         file = self._segments.open(request.namespace, request.name, request.offset)
         return self._segments.pieces(file)

@@ -35,6 +35,8 @@ LOCK_FILE: Final = "owner.lock"
 
 #: error numbers of a full disk, an exhausted quota and the file size limit
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: error numbers of a process, and of a system, without descriptors
+NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 #: an I/O error of a write with less than this free on the disk counts as a full disk
 _FULL_DISK_BYTES: Final = 1 << 20
 
@@ -57,6 +59,14 @@ def disk_error(error: OSError, path: str, doing: str) -> StoreError:
             f"the disk is full while {doing} {path}",
             got=error.strerror,
             remedy="Free disk space or raise the limit, then try again; nothing was stored.",
+        )
+    if error.errno in NO_DESCRIPTOR_ERRNOS:
+        return StoreError(
+            f"no descriptor is left for {doing} {path}",
+            expected="a limit of open files above the number in use",
+            got=error.strerror,
+            remedy="Raise the limit (LimitNOFILE= of a systemd unit, ulimit -n) or close connections, then "
+            "try again; nothing was stored.",
         )
     return StoreError(
         f"the file system refused {doing} {path}",

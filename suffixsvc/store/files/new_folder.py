@@ -1,7 +1,7 @@
 """Folders that appear with all of their files, or not at all.
 
 A folder is built as ``.NAME.partial`` beside its later place, and renamed when all of it is durable. A killed
-process leaves the partial folder, which the next attempt empties.
+process leaves the partial folder, as does one without a descriptor to list it; the next attempt empties it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from suffixsvc.errors import InvalidInputError
+import structlog
+
+from suffixsvc.errors import InvalidInputError, StoreError, StoreLockedError
 from suffixsvc.runtime.atomic_file import sync_folder
 from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.files.folder import LOCK_FILE, FolderLock, disk_error
+
+log = structlog.get_logger(__name__)
 
 
 @contextmanager
 def new_folder(path: Path, name: str, sync_point: SyncPoint) -> Iterator[Path]:
     """Yield a partial folder, which becomes ``path`` at the end of the block, durably.
 
-    The block syncs the files that it writes. If it raises, nothing remains. The folder has ``owner.lock``,
-    which is held until then: one process at a time builds it, and none opens it before.
+    The block syncs the files that it writes. If it raises, nothing remains, or a warning is logged. The
+    folder has ``owner.lock``, which is held until then: one process at a time builds it, and none opens it
+    before.
 
     Args:
         path: does not exist, or is an empty folder; its parent exists.
@@ -40,11 +45,18 @@ def new_folder(path: Path, name: str, sync_point: SyncPoint) -> Iterator[Path]:
     require_vacant(path, name)
     partial = path.with_name(f".{path.name}.partial")
     _make_own(partial)
-    lock = FolderLock(str(partial))
+    try:
+        lock = FolderLock(str(partial))
+    except StoreLockedError:
+        raise
+    except StoreError:
+        with suppress(OSError):  # it has content: of a killed process
+            partial.rmdir()
+        raise
     try:
         _empty(partial)
         yield partial
-        for folder, _, _ in os.walk(partial):
+        for folder, _, _ in os.walk(partial, onerror=_raise):
             sync_folder(folder)
         sync_point("folder-built")
         require_vacant(path, name)
@@ -53,11 +65,17 @@ def new_folder(path: Path, name: str, sync_point: SyncPoint) -> Iterator[Path]:
         sync_folder(path.parent)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        if partial.exists():
+            log.warning("an unfinished folder remains; the next attempt empties it", folder=str(partial))
         if isinstance(error, OSError):
             raise disk_error(error, str(path), "writing") from error
         raise
     finally:
         lock.release()
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def require_vacant(path: Path, name: str) -> None:

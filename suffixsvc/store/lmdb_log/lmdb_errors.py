@@ -7,7 +7,7 @@ import errno
 import lmdb
 
 from suffixsvc.errors import StoreCorruptError, StoreError
-from suffixsvc.store.files.folder import FULL_ERRNOS, disk_error, is_full
+from suffixsvc.store.files.folder import FULL_ERRNOS, NO_DESCRIPTOR_ERRNOS, disk_error, is_full
 
 
 def is_out_of_space(error: lmdb.Error, folder: str) -> bool:
@@ -20,7 +20,7 @@ def is_out_of_space(error: lmdb.Error, folder: str) -> bool:
 
 def store_error_of(error: lmdb.Error, doing: str) -> StoreError:
     """Return the typed error for an LMDB error that was raised while ``doing`` something."""
-    if isinstance(error, lmdb.DiskError) or error.code in FULL_ERRNOS:
+    if isinstance(error, lmdb.DiskError) or error.code in FULL_ERRNOS | NO_DESCRIPTOR_ERRNOS:
         return disk_error(OSError(error.code, str(error)), "the store", doing)
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
         return StoreCorruptError(
