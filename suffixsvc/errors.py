@@ -94,6 +94,12 @@ class SuffixError(Exception):
         SuffixError.__init__(same, self.message, expected=self.expected, got=self.got, remedy=remedy)
         return same
 
+    def with_message(self, message: str) -> Self:
+        """Return this error with another message; this one may be raised again, by other calls."""
+        same = copy.copy(self)
+        SuffixError.__init__(same, message, expected=self.expected, got=self.got, remedy=self.remedy)
+        return same
+
 
 class InvalidInputError(SuffixError, ValueError):
     """An argument is invalid; nothing was applied."""

@@ -204,8 +204,8 @@ class Handlers:
                 caller.require(Right.WRITE, request.namespace)
                 self._add(request, reply, caller.principal, first=index == 0)
         except SuffixError as error:
-            error.message += f" ({reply.outputs} outputs of this call were stored)"
-            raise
+            stored = f" ({reply.outputs} outputs of this call were stored)"
+            raise error.with_message(error.message + stored) from error
         return reply
 
     def _add(

@@ -21,7 +21,7 @@ import xxhash
 from suffixsvc.access.caller import Caller, SessionName
 from suffixsvc.access.principals import Right
 from suffixsvc.config import Limits
-from suffixsvc.errors import AppendGap, LimitExceededError, SessionClosedError
+from suffixsvc.errors import AppendGap, LimitExceededError, SessionClosedError, StoreError
 from suffixsvc.service.messages.converters import (
     Cost,
     OpeningArguments,
@@ -35,7 +35,7 @@ from suffixsvc.service.sessions.failed_closes import GRACE_SECONDS, FailedCloses
 from suffixsvc.service.sessions.probes import Probes
 from suffixsvc.service.sessions.step_batch import SessionSteps
 from suffixsvc.service.sessions.table import SessionTable
-from suffixsvc.types import OutputId, TokenArray
+from suffixsvc.types import IncompleteOutput, OutputId, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.wire import unpack_tokens
 
@@ -279,7 +279,7 @@ class SessionRegistry:
         """Close a session with its entry's lock held, then forget the incomplete outputs that it replaces."""
         identity = entry.identity
         shared = session.has_output and session.visible  # before a close, which ends that
-        replaced = incomplete_outputs.contained_in(self._cache, session, entry.name)
+        replaced = self._replaced(entry, session)
         entry.resumed_outputs = tuple(each.output_id for each in replaced)
         try:
             output_id = session.close(commit, incomplete=incomplete, wait=wait or bool(replaced))
@@ -294,6 +294,16 @@ class SessionRegistry:
         if output_id is not None or not commit:
             incomplete_outputs.forget(self._cache, replaced, output_id)
         return output_id
+
+    def _replaced(self, entry: SessionEntry, session: Session) -> list[IncompleteOutput]:
+        """The incomplete outputs that a session replaces; none, if it stores nothing and the log fails."""
+        try:
+            return incomplete_outputs.contained_in(self._cache, session, entry.name)
+        except StoreError as error:
+            if session.visible:
+                raise
+            log.warning("incomplete outputs are not looked for", session=entry.name.id, error=str(error))
+            return []
 
     def _release(self, entries: Sequence[SessionEntry]) -> int:
         """End sessions with a failed close, without their output; how many. No entry's lock is held."""
