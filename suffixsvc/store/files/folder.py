@@ -53,23 +53,24 @@ def is_full(path: str) -> bool:
 
 
 def disk_error(error: OSError, path: str, doing: str) -> StoreError:
-    """Return the typed error for an OSError that was raised while ``doing`` something to ``path``."""
+    """Return the typed error for an OSError that was raised while ``doing`` something to ``path``, if any."""
+    what = f"{doing} {path}".rstrip()
     if error.errno in FULL_ERRNOS:
         return StoreFullError(
-            f"the disk is full while {doing} {path}",
+            f"the disk is full while {what}",
             got=error.strerror,
             remedy="Free disk space or raise the limit, then try again; nothing was stored.",
         )
     if error.errno in NO_DESCRIPTOR_ERRNOS:
         return StoreError(
-            f"no descriptor is left for {doing} {path}",
+            f"no descriptor is left for {what}",
             expected="a limit of open files above the number in use",
             got=error.strerror,
             remedy="Raise the limit (LimitNOFILE= of a systemd unit, ulimit -n) or close connections, then "
             "try again; nothing was stored.",
         )
     return StoreError(
-        f"the file system refused {doing} {path}",
+        f"the file system refused {what}",
         got=error.strerror,
         remedy="The data folder must be a writable directory of the user who runs this.",
     )

@@ -21,7 +21,7 @@ def is_out_of_space(error: lmdb.Error, folder: str) -> bool:
 def store_error_of(error: lmdb.Error, doing: str) -> StoreError:
     """Return the typed error for an LMDB error that was raised while ``doing`` something."""
     if isinstance(error, lmdb.DiskError) or error.code in FULL_ERRNOS | NO_DESCRIPTOR_ERRNOS:
-        return disk_error(OSError(error.code, str(error)), "the store", doing)
+        return disk_error(OSError(error.code, str(error)), "", doing)
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
         return StoreCorruptError(
             f"LMDB found damage while {doing}", got=str(error), remedy="Restore the folder from a backup."
