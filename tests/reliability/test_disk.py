@@ -35,7 +35,7 @@ from support.faulty_disk import Calls, FaultyDisk
 from support.serving import ServeProcess, eventually, socket_dir
 from support.small_disk import small_disk
 
-#: seals from two thousand tokens on, and retries soon
+#: seals from two thousand tokens on, retries soon, and tells its health soon
 CONSTANTS = {
     "suffixsvc.engine.sealing.maintenance._PERIOD_SECONDS": 0.02,
     "suffixsvc.engine.sealing.maintenance._FIRST_PAUSE_SECONDS": 0.05,
@@ -43,6 +43,7 @@ CONSTANTS = {
     "suffixsvc.engine.sealing.maintenance._MAX_HOT_BATCHES": 2000 / (1 << 20),
     "suffixsvc.engine.sealing.maintenance._SMALLEST_SHARE": 1e9,
     "suffixsvc.store.lmdb_log.committer._MAX_BACKOFF_SECONDS": 0.1,
+    "suffixsvc.service.server.CHECK_INTERVAL_SECONDS": 0.05,
 }
 PATH = "crash/a"
 #: a text that drafts are asked for, in a namespace that nothing else is written to
@@ -127,7 +128,7 @@ class Disked:
         """Assert that a store that fails is reported by every means."""
         info = self.client.server_info()
 
-        def told() -> bool:  # health looks at the store once a second
+        def told() -> bool:  # health looks at the store now and then
             if not self.client.stats().store_failing:
                 return True  # it has recovered
             return run_verb("health", self.service.address, "--durability").returncode == 1
