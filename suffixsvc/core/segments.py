@@ -26,6 +26,7 @@ import numpy as np
 from suffixsvc.core import _ext
 from suffixsvc.core._ext import Segment, SegmentJob, merge_segments, reinstall_sigbus_handler
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.runtime.low_priority import low_priority
 from suffixsvc.types import OutputId, TokenArray
 from suffixsvc.values import as_token_array
 
@@ -99,4 +100,4 @@ def build_segment(
             "context lengths and output ids must be unsigned ints", got=str(error)
         ) from None
     tokens = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
-    _ext.build_segment(path, tokens, *columns, hub_min, job or SegmentJob())
+    low_priority(_ext.build_segment, path, tokens, *columns, hub_min, job or SegmentJob())

@@ -22,6 +22,7 @@ from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
 from suffixsvc.index.writer_ids import WriterIds
 from suffixsvc.policies import Policy
+from suffixsvc.runtime.low_priority import low_priority
 from suffixsvc.selection import Selection
 from suffixsvc.types import NewOutput, StoredOutput, TokenArray
 from suffixsvc.values import as_int
@@ -31,6 +32,8 @@ MAX_CONTEXT = 64
 #: principals without live sessions whose learned tables a namespace holds, a quarter of a megabyte each
 MAX_LEARNERS = 64
 _REFUSAL_LOG_SECONDS = 60.0
+#: positions that are indexed within a tenth of a millisecond, about what another thread takes to begin
+_FEW_POSITIONS = 64
 
 
 #: whether a reader may see everything that the namespace at a path holds
@@ -150,6 +153,11 @@ class HotIndex:
 
         The output is counted once it is logged (``NamespaceIndex.record_logged``).
         """
+        if positions_of(output) < _FEW_POSITIONS:
+            return self._insert(output)
+        return low_priority(self._insert, output)
+
+    def _insert(self, output: NewOutput) -> int:
         writer = next_writer()
         inserted: list[tuple[TokenArray, int]] = []
         try:
@@ -164,6 +172,12 @@ class HotIndex:
 
     def remove(self, output: NewOutput) -> None:
         """Remove the texts of an output that is not sealed; IndexCorruptError if one is not in the index."""
+        if positions_of(output) < _FEW_POSITIONS:
+            self._remove(output)
+        else:
+            low_priority(self._remove, output)
+
+    def _remove(self, output: NewOutput) -> None:
         for text, context in texts_of(output):
             if not self.index.remove(text, context):
                 raise IndexCorruptError(

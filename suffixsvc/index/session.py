@@ -32,6 +32,7 @@ from suffixsvc.index.session_calls import (
 )
 from suffixsvc.index.session_output import continues, output_of, output_runs
 from suffixsvc.index.texts import next_writer
+from suffixsvc.runtime.low_priority import low_priority
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.types import (
     Draft,
@@ -48,6 +49,8 @@ from suffixsvc.values import as_cost_curve, as_token_array
 
 log = structlog.get_logger(__name__)
 
+#: tokens that are appended at a lower priority. Below it, an open is awaited before a model reads as many
+_HUGE_CONTEXT = 16_384
 #: texts and namespaces of sessions that were garbage-collected before they were closed
 Abandoned = deque[tuple[PendingCommit, NamespaceIndex]]
 #: admits tokens that are appended in a block, by the numbers of context and output tokens
@@ -110,7 +113,7 @@ class Session:
             if private:  # before its text, of which others must not see any
                 self._pending_commit.retract()
                 self._stepper.stop_learning()  # what is learned is shared
-            self._native.append_context(prompt)
+            self._append_context(prompt)
             if len(output):
                 self._native.append(output, False)
         except BaseException:
@@ -194,8 +197,14 @@ class Session:
             self._require_open()
             self._require_capacity(len(tokens))
             with self._admit(len(tokens), 0):
-                self._native.append_context(tokens)
+                self._append_context(tokens)
             self._stepper.forget_draft()
+
+    def _append_context(self, tokens: TokenArray) -> None:
+        if len(tokens) < _HUGE_CONTEXT:
+            self._native.append_context(tokens)
+        else:
+            low_priority(self._native.append_context, tokens)
 
     def draft_after(
         self,

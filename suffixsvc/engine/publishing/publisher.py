@@ -31,6 +31,7 @@ from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.published import PublishedSegment
 from suffixsvc.policies import PublishTerms
 from suffixsvc.runtime.background import PeriodicTask, TaskStats
+from suffixsvc.runtime.low_priority import low_priority
 from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.base import Store
 from suffixsvc.types import SegmentRecord
@@ -352,8 +353,14 @@ class Publisher:
         self._job = job = SegmentJob()
         if self._stopping:
             job.cancel()
-        tokens, lengths, dropped = _ext.shared_runs(
-            texts.tokens, texts.lengths, texts.principals, terms.min_principals, terms.match, job
+        tokens, lengths, dropped = low_priority(
+            _ext.shared_runs,
+            texts.tokens,
+            texts.lengths,
+            texts.principals,
+            terms.min_principals,
+            terms.match,
+            job,
         )
         if dropped:
             log.warning("the shortest runs are not published: too many", namespace=index.path, runs=dropped)
