@@ -10,12 +10,10 @@ import contextlib
 import os
 import re
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc import __version__, wire
@@ -24,10 +22,10 @@ from suffixsvc.access.principals import Right
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
-from suffixsvc.lookup_records import RecordFile
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.runtime.log_output import dropped_lines
 from suffixsvc.selection import Selection
+from suffixsvc.service.exports import Exports
 from suffixsvc.service.followers.service import LEASE_SECONDS, FollowerService
 from suffixsvc.service.messages import converters
 from suffixsvc.service.messages.converters import shared_fields
@@ -35,7 +33,6 @@ from suffixsvc.service.messages.elements import read_message_id, too_many_error
 from suffixsvc.service.messages.errors import error_detail, shutting_down_error
 from suffixsvc.service.messages.requests import MIN_STEP_LIMIT, STEPS_REMEDY, request_readers
 from suffixsvc.service.sessions.registry import SessionRegistry
-from suffixsvc.store.files.folder import disk_error
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import watch_pb2
 
@@ -47,8 +44,6 @@ FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch", "backup"
 _OF_THE_SERVICE: Final = ("last_lsn", "store_bytes")
 #: of the statistics of a namespace with ``min_principals``, those that readers without a full grant get
 _PUBLISHED: Final = ("min_principals", "published_runs", "published_tokens", "last_published")
-#: exports that are counted or read: each holds a thread, files and disk space while its client reads
-MAX_EXPORTS = 4
 
 
 class Handlers:
@@ -68,9 +63,7 @@ class Handlers:
         #: the server's tasks, for the statistics
         self.background_tasks: Sequence[PeriodicTask] = ()
         self._draining = False
-        #: counting takes memory and a core: one export at a time
-        self._counting = threading.Semaphore(1)
-        self._exporting = threading.Semaphore(MAX_EXPORTS)
+        self._exports = Exports()
         with contextlib.suppress(FileNotFoundError):  # looked for by writing, which takes a descriptor
             tempfile.gettempdir()
 
@@ -242,19 +235,7 @@ class Handlers:
         caller.require(Right.FOLLOW, request.namespace)
         self._require_namespace(request.namespace)
         namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
-        with contextlib.ExitStack() as held:
-            held.enter_context(_acquired(self._exporting, "too many exports are being read", MAX_EXPORTS))
-            with (
-                _acquired(self._counting, "another export is counting", 1),
-                _export_folder() as folder,
-            ):
-                wanted = [RecordFile(**shared_fields(pb.NgramFile, each)) for each in request.files]
-                exported = namespace.export_ngrams(
-                    wanted, folder, context_tokens=request.context_tokens, job=job
-                )
-                # The files are unlinked before clients read them, so that a slow client cannot leak them.
-                files = [held.enter_context(each.path.open("rb")) for each in exported.files]
-            yield from converters.export_to_proto(exported, files, namespace.tokenizer)
+        yield from self._exports.export(namespace, request, job)
 
     def delete(self, request: pb.DeleteRequest, caller: Caller) -> pb.DeleteReply:
         """Delete what a selection takes; the reply says which followers have applied the deletion."""
@@ -391,27 +372,6 @@ class Handlers:
         if namespace is None:
             raise unknown_namespace(path)
         return namespace
-
-
-@contextlib.contextmanager
-def _acquired(semaphore: threading.Semaphore, full: str, limit: int) -> Iterator[None]:
-    """Hold a semaphore for the block. Raises LimitExceededError(``full``) if none is free."""
-    if not semaphore.acquire(blocking=False):
-        raise LimitExceededError(full, expected=f"{limit} at a time", remedy="Try again when one is done.")
-    try:
-        yield
-    finally:
-        semaphore.release()
-
-
-@contextlib.contextmanager
-def _export_folder() -> Iterator[Path]:
-    """A temporary folder for the block. Raises StoreError for an OSError, also one of the block."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="suffixsvc-export-") as folder:
-            yield Path(folder)
-    except OSError as error:
-        raise disk_error(error, "the temporary folder", "writing an export to") from error
 
 
 def _permitted_selection(selection: Selection, caller: Caller) -> Selection:

@@ -33,7 +33,7 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
 )
 from suffixsvc.lookup_records import RecordFile
-from suffixsvc.service.handlers import MAX_EXPORTS
+from suffixsvc.service.exports import MAX_EXPORTS
 from suffixsvc.types import NewOutput
 from suffixsvc.v1 import suffix_cache_pb2_grpc
 from suffixsvc_caches.lookup.files import read_lookup
