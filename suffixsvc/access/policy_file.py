@@ -162,6 +162,10 @@ class _File:
     principals: dict[str, _PrincipalTable] | None = None
 
     def __post_init__(self) -> None:
+        if EVERY in self.namespaces:
+            raise InvalidConfigError(
+                'namespaces."*" must be a path', remedy="Write limits of every namespace under [default]."
+            )
         for path in self.namespaces:
             _validate_path(f'namespaces."{path}"', path, "a path")
         for name, table in (self.principals or {}).items():

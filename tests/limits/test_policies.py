@@ -148,6 +148,7 @@ def test_times(tmp_path: Path, text: str, seconds: int) -> None:
         ("[default]\npublish_every = 0", "default.publish_every"),
         ('[default]\npublish_every = "5 minutes"', "default.publish_every"),
         ('[namespaces."a//b"]\npinned = true', 'namespaces."a//b"'),
+        ('[namespaces."*"]\ndrafting = false', "under [default]"),
         ('[namespaces."a"]\npinned = "yes"', "namespaces.a.pinned"),
         ("[namespaces.a.b]\npinned = true", "stands in quotes"),
     ],
