@@ -164,7 +164,10 @@ class _File:
     def __post_init__(self) -> None:
         if EVERY in self.namespaces:
             raise InvalidConfigError(
-                'namespaces."*" must be a path', remedy="Write limits of every namespace under [default]."
+                'namespaces."*" must be a path',
+                expected='as [namespaces."acme"]',
+                got="*",
+                remedy="Write limits of every namespace under [default].",
             )
         for path in self.namespaces:
             _validate_path(f'namespaces."{path}"', path, "a path")
