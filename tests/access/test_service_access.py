@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,10 @@ METHODS: dict[str, tuple[Callable[[SuffixClient, str], Any], set[Right]]] = {
     "OpenSession reads": (_read_in_passing, {Right.READ}),
     "OpenSession": (_write, {Right.READ, Right.WRITE}),
     "AddOutputs": (lambda client, path: client.namespace(path).add_outputs([_output(path)]), {Right.WRITE}),
+    "AddOutputs of a corpus": (
+        lambda client, path: client.namespace(path).add_outputs([replace(_output(path), corpus=True)]),
+        {Right.ADMIN},
+    ),
     "GetStats": (lambda client, path: client.namespace(path).stats(), {Right.READ}),
     "Watch": (_follow, {Right.FOLLOW}),
     "FetchSegment": (_fetch, {Right.FOLLOW}),
