@@ -90,14 +90,15 @@ class SuffixError(Exception):
 
     def with_remedy(self, remedy: str) -> Self:
         """Return this error with another remedy."""
-        same = copy.copy(self)
-        SuffixError.__init__(same, self.message, expected=self.expected, got=self.got, remedy=remedy)
-        return same
+        return self._copied(self.message, remedy)
 
     def with_message(self, message: str) -> Self:
         """Return this error with another message; this one may be raised again, by other calls."""
+        return self._copied(message, self.remedy)
+
+    def _copied(self, message: str, remedy: str | None) -> Self:
         same = copy.copy(self)
-        SuffixError.__init__(same, message, expected=self.expected, got=self.got, remedy=self.remedy)
+        SuffixError.__init__(same, message, expected=self.expected, got=self.got, remedy=remedy)
         return same
 
 

@@ -17,14 +17,14 @@ unreadable pages corrupt in front of handlers that were installed after it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from suffixsvc.core import _ext
-from suffixsvc.core._ext import Segment, SegmentJob, merge_segments, reinstall_sigbus_handler
+from suffixsvc.core._ext import Segment, SegmentJob, reinstall_sigbus_handler
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.runtime.low_priority import low_priority
 from suffixsvc.types import OutputId, TokenArray
@@ -101,3 +101,14 @@ def build_segment(
         ) from None
     tokens = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
     low_priority(_ext.build_segment, path, tokens, *columns, hub_min, job or SegmentJob())
+
+
+def merge_segments(
+    path: str | os.PathLike[str],
+    sources: Sequence[Segment],
+    *,
+    job: SegmentJob | None = None,
+    hub_min: int = 0,
+) -> None:
+    """Write one segment of others, without what they have forgotten. See :func:`build_segment`."""
+    low_priority(_ext.merge_segments, path, sources, hub_min=hub_min, job=job or SegmentJob())

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from suffixsvc.runtime.low_priority import low_priority
 from suffixsvc.selection import Selection
 from suffixsvc.types import NewOutput, StoredOutput, TokenArray
 from suffixsvc.values import as_int
+
+T = TypeVar("T")
 
 #: maximum context length in tokens; longer contexts are not distinguished
 MAX_CONTEXT = 64
@@ -153,9 +155,7 @@ class HotIndex:
 
         The output is counted once it is logged (``NamespaceIndex.record_logged``).
         """
-        if positions_of(output) < _FEW_POSITIONS:
-            return self._insert(output)
-        return low_priority(self._insert, output)
+        return _by_size(self._insert, output)
 
     def _insert(self, output: NewOutput) -> int:
         writer = next_writer()
@@ -172,10 +172,7 @@ class HotIndex:
 
     def remove(self, output: NewOutput) -> None:
         """Remove the texts of an output that is not sealed; IndexCorruptError if one is not in the index."""
-        if positions_of(output) < _FEW_POSITIONS:
-            self._remove(output)
-        else:
-            low_priority(self._remove, output)
+        _by_size(self._remove, output)
 
     def _remove(self, output: NewOutput) -> None:
         for text, context in texts_of(output):
@@ -396,3 +393,8 @@ class HotIndex:
         idle = [name for name in self._learners if name not in self.writers_of_sessions()]
         for name in idle[: max(0, len(self._learners) + 1 - MAX_LEARNERS)]:
             del self._learners[name]
+
+
+def _by_size(work: Callable[[NewOutput], T], output: NewOutput) -> T:
+    """Do the work for an output, at a lower priority unless the output is small."""
+    return work(output) if positions_of(output) < _FEW_POSITIONS else low_priority(work, output)

@@ -30,6 +30,8 @@ class Exports:
         #: counting takes memory and a core: one export at a time
         self._counting = threading.Semaphore(1)
         self._exporting = threading.Semaphore(MAX_EXPORTS)
+        with contextlib.suppress(FileNotFoundError):  # looked for by writing, which takes a descriptor
+            tempfile.gettempdir()
 
     def export(
         self, namespace: Namespace, request: pb.ExportNgramsRequest, job: ExportJob | None

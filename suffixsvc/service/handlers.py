@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 import time
 import uuid
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -64,8 +63,6 @@ class Handlers:
         self.background_tasks: Sequence[PeriodicTask] = ()
         self._draining = False
         self._exports = Exports()
-        with contextlib.suppress(FileNotFoundError):  # looked for by writing, which takes a descriptor
-            tempfile.gettempdir()
 
     def of(self, method: str) -> Any:
         """The handler of a method by its name in the protocol, as in "OpenSession"."""

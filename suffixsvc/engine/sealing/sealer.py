@@ -28,7 +28,6 @@ from suffixsvc.engine.sealing.segment_builder import SegmentBuilder
 from suffixsvc.engine.sealing.segment_loader import SegmentLoader
 from suffixsvc.engine.sealing.tiering import Size, plan_merge
 from suffixsvc.index import NamespaceIndex, Sealed
-from suffixsvc.runtime.low_priority import low_priority
 from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.base import Store
 from suffixsvc.types import OutputId, StoredOutput
@@ -169,7 +168,7 @@ class Sealer:
             each.segment.forget(deleted)
         path = segment_files.new_path(self.builder.folder, index.path, first, last)
         with self.builder.new_file(path) as job:
-            low_priority(merge_segments, path, [each.segment for each in old], job=job)
+            merge_segments(path, [each.segment for each in old], job=job)
             self.builder.sync_point("merge-built")
             segment = Segment(path)
             size = segment.stats().file_bytes
