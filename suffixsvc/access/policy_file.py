@@ -126,6 +126,7 @@ class _PrincipalTable:
                 raise InvalidConfigError(
                     "certificates must be names in certificates, without spaces around them",
                     got=repr(name)[:80],
+                    remedy="Write the subject alternative name, or the common name, as the certificate has it.",
                 )
         for uid in self.uids:
             if not 0 < uid < _NO_UID or uid == _OVERFLOW_UID:
@@ -134,6 +135,7 @@ class _PrincipalTable:
                     "kernel reports it for users of other user namespaces)",
                     expected=f"1 to {_NO_UID - 1}",
                     got=uid,
+                    remedy="Write the numbers that `id -u` prints for the users.",
                 )
         self.limits()
         self.quota()
@@ -171,6 +173,7 @@ class _File:
             )
         for path in self.namespaces:
             _validate_path(f'namespaces."{path}"', path, "a path")
+        self._require_publishing()
         for name, table in (self.principals or {}).items():
             if name != EVERY:
                 validate_principal(name, f'principals."{name}"')
@@ -181,6 +184,27 @@ class _File:
         for key in ("certificates", "uids"):
             _principals_of(self.principals or {}, key)
 
+    def _require_publishing(self) -> None:
+        """Refuse terms of published runs that apply nowhere: whoever wrote them expects runs to be published."""
+        tables = {"": self.default, **self.namespaces}
+        publishing = [path for path, table in tables.items() if table.min_principals]
+        for path, table in tables.items():
+            for key, value in (("match", table.match), ("publish_every", table.publish_every)):
+                if value is None or any(_above(path, each) or _above(each, path) for each in publishing):
+                    continue
+                name = f'namespaces."{path}"' if path else "default"
+                raise InvalidConfigError(
+                    f"{name}.{key} must be a term of a policy that publishes",
+                    expected="min_principals in the same table, above it or below it",
+                    got=f"{key} = {value!r}, and no min_principals",
+                    remedy=f"Set min_principals, or remove {key}.",
+                )
+
+
+def _above(path: str, other: str) -> bool:
+    """Whether a path is ``other``, or above it; "" is above all."""
+    return not path or other == path or other.startswith(f"{path}/")
+
 
 def _validate_path(key: str, path: str, form: str = 'paths, or "*" for every namespace') -> None:
     if path == EVERY and "*" in form:
@@ -188,7 +212,9 @@ def _validate_path(key: str, path: str, form: str = 'paths, or "*" for every nam
     try:
         validate_namespace(path)
     except InvalidNamespaceError as error:
-        raise InvalidConfigError(f"{key} must be {form}", expected=error.expected, got=error.got) from None
+        raise InvalidConfigError(
+            f"{key} must be {form}", expected=error.expected, got=error.got, remedy="Correct the path."
+        ) from None
 
 
 def _principals_of(principals: Mapping[str, _PrincipalTable], key: str) -> dict[Any, str]:
@@ -198,6 +224,8 @@ def _principals_of(principals: Mapping[str, _PrincipalTable], key: str) -> dict[
         for entry in getattr(table, key):
             if found.setdefault(entry, principal) != principal:
                 raise InvalidConfigError(
-                    f"principals must not share {key}", got=f"{entry!r} of {found[entry]!r} and {principal!r}"
+                    f"principals must not share {key}",
+                    got=f"{entry!r} of {found[entry]!r} and {principal!r}",
+                    remedy="Name it for one of them, and grant the other what both need.",
                 )
     return found

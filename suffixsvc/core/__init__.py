@@ -80,6 +80,7 @@ class StepStatus(enum.IntEnum):
     DUPLICATE_SESSION = 9
     STALE_SEQUENCE = 10
     PROBING = 11
+    NOT_ADMITTED = 12
 
 
 def draft_from(

@@ -23,9 +23,9 @@ log = structlog.get_logger(__name__)
 OnCommitted = Callable[[OutputId | None], None]
 #: the id of an output once it is durable; None: a follower's service kept nothing of it
 CommittedIds = Future[list[OutputId]] | Future[list[OutputId | None]]
-#: submits an output to the store. LimitExceededError: it does not fit; UnknownNamespaceError: the namespace
-#: was deleted
-Commit = Callable[[NewOutput, OnCommitted], CommittedIds]
+#: submits an output to the store; the last argument is the memory of its live text in bytes. LimitExceededError:
+#: it does not fit; UnknownNamespaceError: the namespace was deleted
+Commit = Callable[[NewOutput, OnCommitted, int], CommittedIds]
 
 
 def _nothing() -> None:
@@ -120,7 +120,7 @@ class PendingCommit:
                 writer = namespace.insert(output)
                 self._copied = True
             self._handed_over = not self._copied
-            future = self._commit(output, on_committed)
+            future = self._commit(output, on_committed, self.held_bytes())
         except BaseException as error:
             insert.failed()
             insert.leave()

@@ -6,8 +6,9 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Self
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,8 @@ _HUGE_CONTEXT = 16_384
 Abandoned = deque[tuple[PendingCommit, NamespaceIndex]]
 #: admits tokens that are appended in a block, by the numbers of context and output tokens
 Admit = Callable[[int, int], AbstractContextManager[None]]
+#: tokens that a session may write after each admission before the next one, which measures all live sessions
+UNMEASURED_TOKENS: Final = 512
 
 
 class Session:
@@ -116,6 +119,7 @@ class Session:
             self._append_context(prompt)
             if len(output):
                 self._native.append(output, False)
+            self._stepper.admit(UNMEASURED_TOKENS)
         except BaseException:
             self._pending_commit.release()
             namespace.remove_live(self._pending_commit)
@@ -167,11 +171,7 @@ class Session:
         sent, accepted = (0, 0) if verified is None else as_feedback(verified)
         position = -1 if at is None else as_position(at)
         arguments = position, *params, sent, accepted, core.WIRE_SOURCES
-        if len(tokens) <= self._decode_step_tokens:
-            found = self._stepper.step(tokens, *arguments)
-        else:
-            with self.admit_step(len(tokens)):
-                found = self._stepper.step(tokens, *arguments)
+        found = self._stepper.step(tokens, *arguments)
         if (
             isinstance(found, core.Refusal)
             and found.status == core.StepStatus.INVALID_TOKENS
@@ -180,6 +180,9 @@ class Session:
             # raises, unless the elements are integers of numpy, which the core does not take from a list
             tokens = as_token_array(tokens, "new_token_ids")
             found = self._stepper.step(tokens, *arguments)
+        while isinstance(found, core.Refusal) and found.status == core.StepStatus.NOT_ADMITTED:
+            with self.admit_step(found):
+                found = self._stepper.step(tokens, *arguments)
         if found is None:
             return Draft.empty()
         if isinstance(found, core.Refusal):
@@ -198,6 +201,7 @@ class Session:
             self._require_capacity(len(tokens))
             with self._admit(len(tokens), 0):
                 self._append_context(tokens)
+                self._stepper.admit(UNMEASURED_TOKENS)
             self._stepper.forget_draft()
 
     def _append_context(self, tokens: TokenArray) -> None:
@@ -420,16 +424,19 @@ class Session:
         """See :func:`suffixsvc.index.live_text.pieces_of`."""
         return pieces_of(self._native, known, end, first=first)
 
-    def admit_step(self, tokens: int) -> AbstractContextManager[None]:
-        """Admit a step of more tokens than a decode step has, in a block.
+    @contextmanager
+    def admit_step(self, refusal: core.Refusal) -> Iterator[None]:
+        """Admit a step that the core refused as NOT_ADMITTED, for a block that takes it again.
 
-        Decode steps are never rejected. The core's dispatcher leaves larger steps to the service, which
-        admits them first.
+        It may be refused once more, if another step was taken meanwhile.
 
         Raises:
-            LimitExceededError: the tokens do not fit; at the beginning of the block.
+            LimitExceededError: its tokens do not fit.
         """
-        return self._admit(0, tokens) if tokens > self._decode_step_tokens else nullcontext()
+        more = max(0, refusal.length - len(self._native))
+        with self._admit(0, more):
+            self._stepper.admit(more + UNMEASURED_TOKENS)
+            yield
 
     # ------------------------------------------------------------------------------------------- internal
 

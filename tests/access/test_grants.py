@@ -120,9 +120,28 @@ def test_without_principals_callers_need_no_identity(tmp_path: Path) -> None:
             '[principals."a"]\ncertificates=["x"]\n[principals."b"]\ncertificates=["x"]',
             "must not share certificates",
         ),
+        ("[default]\nmatch = 20", "default.match must be a term of a policy that publishes"),
+        (
+            '[namespaces."a/b"]\npublish_every = "1m"\n[namespaces."a/c"]\nmin_principals = 2',
+            r"namespaces.\"a/b\".publish_every must be a term",
+        ),
+        ('[namespaces."a"]\nmatch = 20\nmin_principals = 0', "match must be a term"),
     ],
 )
 def test_an_invalid_policy_is_refused_whole(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message) as raised:
         read_policy_file(_file(tmp_path, text))
     assert "policies.toml" in str(raised.value)
+
+
+@pytest.mark.parametrize("publishing", ["a", "a/b", "a/b/c"])
+def test_terms_of_published_runs_above_or_below_the_policy_that_publishes(
+    tmp_path: Path, publishing: str
+) -> None:
+    tables = {"a/b": "match = 20\n", publishing: "min_principals = 2\n"}
+    if publishing == "a/b":
+        tables = {"a/b": "match = 20\nmin_principals = 2\n"}
+    text = "".join(f'[namespaces."{path}"]\n{terms}' for path, terms in tables.items())
+    terms = read_policy_file(_file(tmp_path, text)).policies.of("a/b/c/d").publishing
+    assert terms is not None
+    assert (terms.min_principals, terms.match) == (2, 20)

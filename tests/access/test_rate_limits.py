@@ -143,3 +143,17 @@ def test_a_step_over_the_rate_is_an_empty_draft_and_loses_no_token(service: Cont
         rows = {row.output_id: row.output.token_ids.tolist() for row in service.cache._parts.store.scan()}
         assert output is not None
         assert rows[output] == text[:9]
+
+
+def test_a_close_over_the_rate_waits_until_it_is_permitted(service: ControlledService) -> None:
+    text = list(range(100, 140))
+    with service.client("alice") as alice:
+        session = alice.namespace("alice/a").open_session([1])
+        service.set_policy("[principals.alice]\nrequests_per_second = 2\n")
+        for token in text:
+            session.step([token])  # most of them are refused
+        output = session.close()
+        rows = {row.output_id: row.output.token_ids.tolist() for row in service.cache._parts.store.scan()}
+        assert output is not None
+        assert rows[output] == text
+        assert alice.counts.empty

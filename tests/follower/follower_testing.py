@@ -229,7 +229,7 @@ def open_local(namespace: NamespaceIndex, prompt: Sequence[int], commit: Commit)
     )
 
 
-def never_commits(_output: NewOutput, _on_committed: object) -> None:
+def never_commits(_output: NewOutput, _on_committed: object, _live_bytes: int) -> None:
     raise AssertionError("not committed in this test")
 
 

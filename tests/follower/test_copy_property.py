@@ -81,7 +81,9 @@ class World:
             self.copy.acknowledge(uuid, output_id)
         self.replies = []
 
-    def commit(self, output: NewOutput, on_committed: OnCommitted) -> Future[list[OutputId | None]]:
+    def commit(
+        self, output: NewOutput, on_committed: OnCommitted, _live_bytes: int
+    ) -> Future[list[OutputId | None]]:
         write = self.copy.begin_own(output, on_committed)
         self.writes.append(write)
         self.to_send.append(write)

@@ -45,7 +45,9 @@ class Closing:
         self.session_id = session_id
         self.close()
 
-    def _commit(self, output: NewOutput, on_committed: OnCommitted) -> Future[list[OutputId | None]]:
+    def _commit(
+        self, output: NewOutput, on_committed: OnCommitted, _live_bytes: int
+    ) -> Future[list[OutputId | None]]:
         write = self.copy.begin_own(output, on_committed)
         self.writes.append(write)
         self.begun.release()
@@ -243,7 +245,7 @@ def test_two_sessions_write_the_same_output(scene: Scene) -> None:
 
 def test_an_output_without_uuid_is_refused() -> None:
     copy = NamespaceCopy(PATH)
-    session = open_local(copy, [1], lambda output, done: copy.begin_own(output, done).future)
+    session = open_local(copy, [1], lambda output, done, _: copy.begin_own(output, done).future)
     session.step([2, 3])
     with pytest.raises(InvalidInputError, match="session_id"):
         session.close()
@@ -278,7 +280,9 @@ def test_replies_and_rows_race(tmp_path: Path, seed: int) -> None:
         numbers = itertools.count()
         replies: list[threading.Thread] = []
 
-        def commit(output: NewOutput, on_committed: OnCommitted) -> Future[list[OutputId | None]]:
+        def commit(
+            output: NewOutput, on_committed: OnCommitted, _live_bytes: int
+        ) -> Future[list[OutputId | None]]:
             write = copy.begin_own(output, on_committed)
             [output_id] = namespace.add_outputs([output])
             if output_id % 5 == 0:

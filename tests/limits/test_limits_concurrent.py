@@ -17,7 +17,9 @@ from limits_testing import add, ids, index_is_log
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.engine import Namespace, Session
+from suffixsvc.engine.limits.size_estimates import predicted_session_bytes
 from suffixsvc.errors import LimitExceededError
+from suffixsvc.index.session import UNMEASURED_TOKENS
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.types import TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -164,10 +166,9 @@ def test_sessions_of_a_deleted_namespace_count() -> None:
         cache.namespace("a").open_session(tokens(1, 200_000)).close(commit=False)
 
 
-def test_a_decode_step_goes_on_in_a_full_cache_and_much_text_does_not() -> None:
-    """Regression: steps of up to 1024 tokens were never rejected: 50 sessions took twice the limit in four
-    steps each, and then most of their closes were rejected. A decode step appends a draft and one token
-    more; larger steps are admitted like writes."""
+def test_decode_steps_go_on_for_some_time_in_a_full_cache_and_much_text_does_not() -> None:
+    """Regression: steps of up to 1024 tokens, and later decode steps, were never rejected: sessions that went
+    on stepping took any multiple of the limit, and then opens and closes of all others were rejected."""
     limits = Limits(max_cache_bytes=4 << 20)
     with SuffixCache(limits=limits) as cache:
         full = 0
@@ -179,17 +180,24 @@ def test_a_decode_step_goes_on_in_a_full_cache_and_much_text_does_not() -> None:
             for seed in range(1000):
                 sessions.append(cache.namespace(f"n{seed}").open_session(tokens(seed, 500)))
         assert len(sessions) > 4
-        most = limits.max_draft_tokens + 1
         before = cache.stats().session_bytes
         for seed, session in enumerate(sessions):
             for _ in range(4):
-                with pytest.raises(LimitExceededError):
-                    session.step(tokens(seed, most + 1), 8)
+                with pytest.raises(LimitExceededError, match="do not fit in memory"):
+                    session.step(tokens(seed, UNMEASURED_TOKENS + 1), 8)
         assert cache.stats().session_bytes == before
+        step = limits.max_draft_tokens // 8
         for seed, session in enumerate(sessions):
-            session.step(tokens(seed, most), 8)
-            assert session.step(tokens(seed, 16), 8, 0.0), "drafting goes on"
-            assert session.length == 500 + most + 16
+            for first in range(0, UNMEASURED_TOKENS, step):
+                assert session.step(tokens(seed, 500)[:step], 8, 0.0) or not first, "drafting goes on"
+            for _ in range(20):
+                with pytest.raises(LimitExceededError, match="do not fit in memory"):
+                    session.step([1], 8)
+            assert session.length == 500 + UNMEASURED_TOKENS
+        grown = cache.stats().session_bytes - before
+        assert grown < 1.2 * predicted_session_bytes(0, len(sessions) * UNMEASURED_TOKENS)
+        sessions.pop().close(commit=False)
+        assert sessions[0].step(tokens(0, 500)[:step], 8, 0.0), "there is room again"
         assert ids(cache, "full"), "one namespace never evicts another's"
         for session in sessions:
             session.close(commit=False)

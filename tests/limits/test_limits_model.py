@@ -15,6 +15,7 @@ from limits_testing import index_is_log, output, text
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.errors import LimitExceededError
+from suffixsvc.index.session import UNMEASURED_TOKENS
 from support.engine_parts import parts_of
 from support.long_form import rounds
 
@@ -114,11 +115,11 @@ class LimitsMachine(RuleBasedStateMachine):
             self.corpus.update(new)
         self.after(path, new, refused=not new)
 
-    @rule(path=st.sampled_from(PATHS), tokens=st.integers(1, 700))
+    @rule(path=st.sampled_from(PATHS), tokens=st.integers(1, UNMEASURED_TOKENS))
     def session(self, path: str, tokens: int) -> None:
         seed, self.seed = self.seed, self.seed + 1
         session = self.cache.namespace(path).open_session([1])
-        for first in range(0, tokens, DECODE_STEP):  # which are never rejected, and evict nothing
+        for first in range(0, tokens, DECODE_STEP):  # so few are never rejected, and evict nothing
             session.step(text(seed, tokens)[first : first + DECODE_STEP], 0)
         output_id = session.close()
         if output_id is not None:

@@ -301,6 +301,24 @@ def test_live_sessions_count_and_displace_outputs_of_their_principal_only() -> N
         assert cache.principal_stats()["a"].sessions == 0
 
 
+def test_a_close_at_the_quota_counts_its_session_once() -> None:
+    """Regression: the live text, which takes more memory than the output is charged, was counted besides the
+    output, so that of four sessions at the quota the first close lost its output."""
+    size = 200 * KIB
+    with SuffixCache(policies=policies(a=PrincipalQuota(max_bytes=size))) as cache:
+        namespace = cache.namespace("x")
+        sessions = [namespace.open_session([1], principal="a") for _ in range(4)]
+        for number, session in enumerate(sessions):
+            session.step(text(number, 500), 0)
+        assert cache.principal_stats()["a"].session_bytes > size, "they wrote what is not measured"
+        assert sessions[0].close() is not None
+        for session in sessions[1:]:
+            session.close()
+        stats = cache.principal_stats()["a"]
+        assert stats.held_bytes <= size
+        assert stats.outputs >= 3
+
+
 def test_what_others_write_into_a_namespace_changes_no_charge() -> None:
     with SuffixCache(policies=policies(a=PrincipalQuota(max_bytes=100 * KIB))) as cache:
         cache.namespace("x").add_outputs([of("x", 1, 200, "a")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.access.caller import OPERATOR_CALLER
-from suffixsvc.core import StepStatus
+from suffixsvc.core import Refusal, StepStatus
 from suffixsvc.engine import Session
 from suffixsvc.errors import InvalidInputError, LimitExceededError
 from suffixsvc.service.handlers import Handlers
@@ -283,7 +283,6 @@ def test_other_messages_are_left_to_python(dispatcher: Service) -> None:
         pb.StreamRequest(),
         pb.StreamRequest(close=pb.CloseSessionRequest(session_id="a")),
         batch(step("a", 5), step("b", 6, tree=pb.TREE_MODE_AUTO)),
-        batch(step("a", 5), step("b", *range(LIMITS.max_draft_tokens + 2))),
         batch(step("a", 5), step("b", 6, verified=pb.Verified(width=1, accepted=1))),
     ):
         assert before.answer(message.SerializeToString(), 0.0, "") is None
@@ -338,17 +337,26 @@ def test_a_second_item_of_a_session_is_refused_even_if_the_first_is_malformed(di
     assert dispatcher.answer(batch(step("a", 7))).steps.items[0].reply.length == 3
 
 
-def test_a_retried_large_step_is_not_admitted_again(
+def test_steps_are_admitted_once_beyond_what_is_not_measured(
     dispatcher: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its tokens are in memory: on a full cache the retry would be refused, or evict outputs for them."""
-    dispatcher.open("a")
+    """A step that is sent again is in memory: in a full cache it would be refused, or evict outputs."""
+    monkeypatch.setattr("suffixsvc.index.session.UNMEASURED_TOKENS", 20)
     admitted = []
-    monkeypatch.setattr(Session, "admit_step", lambda self, tokens: admitted.append(tokens) or nullcontext())
-    large = batch(step("a", *range(LIMITS.max_draft_tokens + 2), seq=1))
-    replies = [dispatcher.answer(large).steps.items[0].reply for _ in range(2)]
-    assert replies[0] == replies[1]
-    assert admitted == [LIMITS.max_draft_tokens + 2]
+    admit = Session.admit_step
+
+    def counted(self: Session, refusal: Refusal) -> AbstractContextManager[None]:
+        admitted.append(refusal.length)
+        return admit(self, refusal)
+
+    monkeypatch.setattr(Session, "admit_step", counted)
+    dispatcher.open("a", "b")  # with prompts of two tokens
+    for seq, length in enumerate(range(8, 56, 6), start=1):
+        message = batch(step("a", *range(6), seq=seq), step("b", 7, seq=seq))
+        replies = [[item.reply for item in dispatcher.answer(message).steps.items] for _ in range(2)]
+        assert replies[0] == replies[1]
+        assert [reply.length for reply in replies[0]] == [length, 2 + seq]
+    assert admitted == [26, 50]  # beyond 2 + 20, and beyond 26 + 20
 
 
 def test_a_closed_session_is_removed_from_the_dispatcher(dispatcher: Service) -> None:

@@ -231,7 +231,20 @@ class Procedures:
     # ------------------------------------------------------------------------------------------- closing
 
     def close(self, state: SessionState, options: pb.CloseSessionRequest) -> Procedure[OutputId | None]:
-        """End a session. Raises unless the service has acknowledged it; closing can be repeated."""
+        """End a session. Raises unless the service has acknowledged it; closing can be repeated.
+
+        What exceeds a rate is sent again when the service permits it, within the timeout of calls.
+        """
+        deadline = self._clock() + self.config.call_timeout_s
+        while True:
+            try:
+                return (yield from self._close(state, options))
+            except LimitExceededError as error:
+                if error.retry_after_s is None or self._clock() + error.retry_after_s > deadline:
+                    raise
+                yield Pause(error.retry_after_s)
+
+    def _close(self, state: SessionState, options: pb.CloseSessionRequest) -> Procedure[OutputId | None]:
         for _ in range(CLOSE_ATTEMPTS):
             while state.phase is Phase.OPENING:
                 yield Pause(OPENING_POLL_S)

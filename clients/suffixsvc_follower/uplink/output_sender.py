@@ -31,7 +31,7 @@ class OutputSender:
         self.sent: SentSession | None = None
         self.waits = True
 
-    def commit(self, output: NewOutput, on_committed: OnCommitted) -> CommittedIds:
+    def commit(self, output: NewOutput, on_committed: OnCommitted, _live_bytes: int) -> CommittedIds:
         """See ``suffixsvc.index.pending_commit.Commit``."""
         assert self.sent is not None  # noqa: S101  # only sessions that are not private have outputs
         if not output.uuid:  # the service has not given the session an id yet

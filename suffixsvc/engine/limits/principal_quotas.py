@@ -89,12 +89,12 @@ class PrincipalQuotas:
 
     @contextmanager
     def admit(
-        self, index: NamespaceIndex, outputs: Sequence[NewOutput], *, live: bool = False
+        self, index: NamespaceIndex, outputs: Sequence[NewOutput], *, live_bytes: int = 0
     ) -> Iterator[None]:
         """Admit outputs that are written in the block.
 
         Args:
-            live: they are counted already, as texts of live sessions.
+            live_bytes: memory that they have already as texts of live sessions, which ends with the write.
 
         Raises:
             LimitExceededError: they do not fit. Nothing was evicted.
@@ -102,7 +102,7 @@ class PrincipalQuotas:
         with ExitStack() as held:
             for principal in self._limited(outputs):
                 own = [each for each in outputs if each.principal == principal]
-                held.enter_context(self._admit(principal, index, own, live=live))
+                held.enter_context(self._admit(principal, index, own, live_bytes=live_bytes))
             yield
 
     def _limited(self, outputs: Iterable[NewOutput]) -> list[str]:
@@ -112,7 +112,7 @@ class PrincipalQuotas:
 
     @contextmanager
     def _admit(
-        self, principal: str, index: NamespaceIndex, outputs: Sequence[NewOutput], *, live: bool
+        self, principal: str, index: NamespaceIndex, outputs: Sequence[NewOutput], *, live_bytes: int
     ) -> Iterator[None]:
         quota = self._catalog.quota_of(principal)
         new = _Use()
@@ -121,7 +121,7 @@ class PrincipalQuotas:
         self._load()
         with self._admission_lock:
             used = self._use(principal)
-            sessions = max(0, self._live_bytes(principal) - (new.bytes if live else 0))
+            sessions = max(0, self._live_bytes(principal) - live_bytes)
             with self._lock:
                 reserved = self._reserved.setdefault(principal, _Use())
                 kept = used.pinned_bytes + reserved.pinned_bytes + sessions
@@ -141,7 +141,7 @@ class PrincipalQuotas:
 
     @contextmanager
     def admit_session(self, principal: str, context: int, output: int) -> Iterator[Callable[[], None]]:
-        """Admit the tokens of a session that is opened, or grows by more than a decode step, in the block.
+        """Admit the tokens of a session that is opened, or grows, in the block.
 
         Args:
             context: tokens of prompt and context.

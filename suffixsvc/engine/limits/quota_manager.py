@@ -1,14 +1,13 @@
 """Quotas of namespaces and of the whole cache: admission of writes and sessions.
 
     before a write             admit: reject outputs that would not fit even after every permitted eviction
-    before a session is opened, or grows by more than a decode step
+    before a session is opened, or grows
                                admit_session: evict outputs of its namespace; reject what does not fit then
     after a write, and periodically
                                Evictor: evict outputs (suffixsvc.engine.limits.eviction)
 
-The limit of the whole cache is enforced at admission. Opens, context, writes, and steps of more tokens than a
-draft and one are admitted; decode steps always proceed, so live sessions can exceed the limit by what models
-write. Opens and writes are rejected then. docs/limits.md states what is counted, and why.
+The limit of the whole cache is enforced at admission. Opens, context, writes, and the steps of a session beyond
+each UNMEASURED_TOKENS are admitted. docs/limits.md states what is counted, and why.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class QuotaManager:
     def admit_session(
         self, index: NamespaceIndex, context: int, output: int, principal: str = ""
     ) -> Iterator[None]:
-        """Admit the tokens of a session that is opened, or grows by more than a decode step, in the block.
+        """Admit the tokens of a session that is opened, or grows, in the block.
 
         During the block they count at their predicted size.
 
@@ -123,7 +122,7 @@ class QuotaManager:
 
     @contextmanager
     def admit(
-        self, index: NamespaceIndex, outputs: Sequence[NewOutput], *, live: bool = False
+        self, index: NamespaceIndex, outputs: Sequence[NewOutput], *, live_bytes: int = 0
     ) -> Iterator[None]:
         """Admit outputs that are written in the block, if they fit after every permitted eviction.
 
@@ -131,20 +130,20 @@ class QuotaManager:
         slow disk causes no rejection. Until then a limit can be exceeded by their size.
 
         Args:
-            live: they are counted already, as texts of live sessions.
+            live_bytes: memory that they have already as texts of live sessions, which ends with the write.
 
         Raises:
             LimitExceededError: they do not fit. Nothing was evicted.
         """
         with (
-            self.principals.admit(index, outputs, live=live),
-            self._admit(index, outputs, live=live),
+            self.principals.admit(index, outputs, live_bytes=live_bytes),
+            self._admit(index, outputs, live_bytes=live_bytes),
         ):
             yield
 
     @contextmanager
     def _admit(
-        self, index: NamespaceIndex, outputs: Sequence[NewOutput], *, live: bool = False
+        self, index: NamespaceIndex, outputs: Sequence[NewOutput], *, live_bytes: int = 0
     ) -> Iterator[None]:
         usage, quota = self.usage, index.quota
         limit = quota.limit
@@ -160,7 +159,7 @@ class QuotaManager:
         usage.refresh(index)
         stored_pinned = _pinned_bytes(index)
         with self._admission_lock:
-            sessions = usage.session_bytes(-size if live else 0) if usage.limit else 0
+            sessions = usage.session_bytes(-live_bytes) if usage.limit else 0
             with usage.lock:
                 pinned = stored_pinned + quota.reserved_pinned
                 if pinned + size > limit:
@@ -171,7 +170,7 @@ class QuotaManager:
                     # much as it writes is still admitted.
                     free = max(0, usage.limit - usage.used - usage.reserved - sessions)
                     if size - free > evictable:
-                        raise _cache_full(index.path, size, usage.limit, usage.used, evictable)
+                        raise _cache_full(index.path, size, usage.limit, usage.used, sessions, evictable)
                 usage.reserve_locked(quota, size, size_pinned)
         try:
             yield
@@ -222,14 +221,17 @@ def _namespace_full(path: str, size: int, limit: int, pinned: int) -> LimitExcee
     )
 
 
-def _cache_full(path: str, size: int, limit: int, used: int, evictable: int) -> LimitExceededError:
+def _cache_full(
+    path: str, size: int, limit: int, used: int, sessions: int, evictable: int
+) -> LimitExceededError:
     """The cache is full, and the namespace has too few outputs to evict for a write."""
     return LimitExceededError(
         f"the cache is full and namespace {path} has too few outputs to evict",
         expected=f"at most {limit} bytes of all namespaces, 1/{SESSIONS_SHARE} of them for live sessions "
         "(Limits.max_cache_bytes)",
-        got=f"{used} bytes, {max(0, evictable)} of them evictable in this namespace, and {size} more",
-        remedy="Lower the limits of other namespaces or raise this one; nothing was evicted.",
+        got=f"{used} bytes of outputs, {max(0, evictable)} of them evictable in this namespace, {sessions} of live "
+        f"sessions or for them, and {size} more",
+        remedy="Close sessions, lower the limits of other namespaces, or raise this one; nothing was evicted.",
     )
 
 

@@ -81,13 +81,13 @@ class OutputLog:
     # -------------------------------------------------------------------------------------------- writing
 
     def commit(
-        self, index: NamespaceIndex, output: NewOutput, on_committed: OnCommitted
+        self, index: NamespaceIndex, output: NewOutput, on_committed: OnCommitted, live_bytes: int
     ) -> Future[list[OutputId]]:
         """Log a session's output; the future holds its id once it is durable. See ``index.Commit``."""
         write = LiveWrite(index, output, on_committed)
         try:
             with self._close_guard.while_open():
-                write.begin(self.quotas, self._catalog, live=True)
+                write.begin(self.quotas, self._catalog, live_bytes=live_bytes)
             return write.submit(self._store)
         except BaseException:
             write.abandon()

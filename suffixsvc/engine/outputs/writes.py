@@ -52,20 +52,20 @@ class Write(ABC):
         self.future: Future[list[OutputId]] | None = None
 
     def begin(
-        self, quotas: QuotaManager, catalog: Catalog, tokenizer: str = "", *, live: bool = False
+        self, quotas: QuotaManager, catalog: Catalog, tokenizer: str = "", *, live_bytes: int = 0
     ) -> None:
         """Begin the write: it is in flight from now on.
 
         Args:
             tokenizer: see ``Catalog.begin_write``.
-            live: see ``QuotaManager.admit``.
+            live_bytes: see ``QuotaManager.admit``.
 
         Raises:
             LimitExceededError: the outputs do not fit.
             UnknownNamespaceError: the namespace was deleted.
             TokenizerMismatchError: another tokenizer was bound.
         """
-        self._on_end.enter_context(quotas.admit(self._index, self._outputs, live=live))
+        self._on_end.enter_context(quotas.admit(self._index, self._outputs, live_bytes=live_bytes))
         self._create = catalog.begin_write(self._index, tokenizer)
         self._on_end.callback(lambda: catalog.end_write(self._index, self._create, stored=self._stored))
 

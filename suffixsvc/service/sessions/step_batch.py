@@ -1,10 +1,9 @@
-"""Batches of decode steps in protobuf form: checked, admitted, then taken by the core's StepDispatcher."""
+"""Steps in protobuf form: checked, taken by the core's StepDispatcher, and admitted where it asks for that."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 from suffixsvc.access.caller import Caller, SessionName
 from suffixsvc.config import Limits
@@ -39,14 +38,13 @@ class SessionSteps:
         errors: list[Exception | None] = []
         accepted: list[NativeStep] = []
         seen: set[str] = set()
-        with ExitStack() as held:
-            for request in requests:
-                try:
-                    accepted.append(self._admitted(request, caller.session(request.session_id), seen, held))
-                    errors.append(None)
-                except Exception as error:  # a defect, too, fails this item only
-                    errors.append(error)
-            answers = self._table.dispatcher.step(accepted, time.monotonic(), caller.scope)
+        for request in requests:
+            try:
+                accepted.append(self._checked(request, caller.session(request.session_id), seen))
+                errors.append(None)
+            except Exception as error:  # a defect, too, fails this item only
+                errors.append(error)
+        answers = self._table.dispatcher.step(accepted, time.monotonic(), caller.scope)
         taken = (answer for _, answer in zip(accepted, answers, strict=True))
         return [
             self._answer(request, next(taken), caller) if error is None else error
@@ -71,6 +69,8 @@ class SessionSteps:
                         with entry.lock:  # a session that ends is recorded before its lock is released
                             pass
                     return self._table.missing(name)
+                case StepStatus.NOT_ADMITTED:
+                    return self._admit(request, answer, caller)
                 case StepStatus.DUPLICATE_SESSION:
                     return _duplicate_error(session_id)
                 case StepStatus.STALE_SEQUENCE:
@@ -80,19 +80,29 @@ class SessionSteps:
         except Exception as error:  # the service is draining, or the core failed
             return error
 
-    def _admitted(
-        self, request: pb.StepRequest, name: SessionName, seen: set[str], held: ExitStack
-    ) -> NativeStep:
-        """Check a step, wait for an open or a close in progress, and admit a step larger than a decode step.
+    def _admit(self, request: pb.StepRequest, refusal: Refusal, caller: Caller) -> bytes | Exception:
+        """Take a step again, for whose tokens the limits of memory must have room.
+
+        Raises:
+            LimitExceededError: they have not.
+        """
+        name = caller.session(request.session_id)
+        entry = self._table.get(name)
+        session = None if entry is None else entry.session
+        if session is None:  # it ended meanwhile
+            return self._table.missing(name)
+        with session.admit_step(refusal):
+            return self.take([request], caller)[0]
+
+    def _checked(self, request: pb.StepRequest, name: SessionName, seen: set[str]) -> NativeStep:
+        """Check a step, and wait for an open or a close in progress.
 
         Args:
             name: of the session.
             seen: the session ids of the batch so far, malformed steps included.
-            held: receives what must be called after the step.
 
         Raises:
             InvalidInputError: a field is malformed, or the id of an earlier step is repeated.
-            LimitExceededError: the tokens do not fit.
         """
         if request.session_id in seen:
             raise _duplicate_error(request.session_id)
@@ -100,10 +110,7 @@ class SessionSteps:
         step = native_step(request, self._limits)
         if (entry := self._table.get(name)) is not None:
             with entry.lock:
-                session = entry.session
-                repeated = 0 < request.seq <= entry.slot.seq
-            if session is not None and not repeated:
-                held.enter_context(session.admit_step(len(request.new_token_ids) // 4))
+                pass
         return step
 
 

@@ -162,6 +162,7 @@ void suffixsvc::bind_steps(nb::module_& m) {
         .def("set_closed", &SessionStepper::set_closed, "closed"_a, Released())
         .def("forget_draft", &SessionStepper::forget_draft, Released())
         .def("stop_learning", &SessionStepper::stop_learning, Released())
+        .def("admit", &SessionStepper::admit, "tokens"_a, Released())
         .def("set_meter", &SessionStepper::set_meter, "meter"_a.none(), Released());
 
     // The fields of a slot may be accessed while its mutex is held: `with slot`.

@@ -139,10 +139,6 @@ std::optional<DispatchReply> StepDispatcher::answer(std::string_view request, do
     }();
     const std::optional<ParsedBatch> batch = parse_steps(request, most_steps);
     if (!batch) return std::nullopt;
-    // A decode step writes at most a whole draft and one more token. Larger appends must pass the memory
-    // limit first (service/sessions/step_batch.py).
-    for (const StepRequest& step : batch->steps)
-        if (step.tokens.size() > (max_draft_ + 1) * sizeof(Token)) return std::nullopt;
     DispatchReply reply;
     reply.items = step(batch->steps, now, scope);
     if (batch->no_reply) return DispatchReply{};

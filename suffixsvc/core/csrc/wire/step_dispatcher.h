@@ -61,7 +61,7 @@ class StepDispatcher {
     // affect the others.
     std::vector<StepAnswer> step(std::span<const StepRequest> requests, double now, std::string_view scope);
     // The reply to a serialised StreamRequest, empty for one that wants none; nullopt, without a change, for
-    // anything but plain steps of at most a draft and one token. Accepts arbitrary bytes.
+    // anything but plain steps. Accepts arbitrary bytes.
     std::optional<DispatchReply> answer(std::string_view request, double now, std::string_view scope);
     // From now on answer() returns nullopt.
     void close() { closed_ = true; }

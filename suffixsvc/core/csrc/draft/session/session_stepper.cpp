@@ -116,6 +116,7 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
         }
     out.length = have + fresh.size();
     if (fresh.size() > max_tokens_ || have > max_tokens_ - fresh.size()) return refuse(StepStatus::full);
+    if (!fresh.empty() && out.length > admitted_.value_or(max_tokens_)) return refuse(StepStatus::not_admitted);
 
     if (!fresh.empty()) {
         if (offered_) count_matched(fresh.front());
@@ -156,6 +157,11 @@ void SessionStepper::count_matched(Token next) {
 void SessionStepper::set_meter(std::shared_ptr<ProbeMeter> meter) {
     const std::scoped_lock lock(mutex_);
     meter_ = std::move(meter);
+}
+
+void SessionStepper::admit(std::size_t tokens) {
+    const std::scoped_lock lock(mutex_);
+    admitted_ = std::max(admitted_.value_or(0), session_.length() + tokens);
 }
 
 void SessionStepper::count_accepted(std::size_t accepted) {

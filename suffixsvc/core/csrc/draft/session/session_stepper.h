@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -101,12 +102,13 @@ enum class StepStatus : int {
     duplicate_session,
     stale_sequence,
     probing,  // too few drafts of the session's principal were matched (draft/session/probe_meter.h)
+    not_admitted,  // the text would be longer than what was admitted
 };
 
 struct StepOutcome {
     StepStatus status = StepStatus::done;
     std::vector<DraftToken> draft{};
-    // length of the session's text; for gap and full: the length that explains the refusal
+    // length of the session's text; for gap, full and not_admitted: the length that explains the refusal
     std::size_t length = 0;
     std::size_t position = 0;    // conflict: position of the first token that differs
     Token have = 0, got = 0;     // conflict: the two tokens
@@ -132,6 +134,9 @@ class SessionStepper {
     void stop_learning();
     // Counts from now on how drafts are matched; null: they are not counted.
     void set_meter(std::shared_ptr<ProbeMeter> meter);
+    // The text may grow by at least `tokens` from its present length; steps beyond what was admitted are
+    // refused. Before the first call all are admitted.
+    void admit(std::size_t tokens);
 
   private:
     StepOutcome step_locked(const StepArguments& arguments);
@@ -146,6 +151,7 @@ class SessionStepper {
     Session& session_;
     std::shared_ptr<StepCounters> counters_;
     std::size_t max_tokens_;
+    std::optional<std::size_t> admitted_;  // length up to which steps may append; nullopt: any
     bool closed_ = false;
     bool learns_ = true;
     // The last draft, while the tokens written since are a prefix of it: `agreed_` tokens, up to
