@@ -196,7 +196,8 @@ def test_decode_steps_go_on_for_some_time_in_a_full_cache_and_much_text_does_not
             assert session.length == 500 + UNMEASURED_TOKENS
         grown = cache.stats().session_bytes - before
         assert grown < 1.2 * predicted_session_bytes(0, len(sessions) * UNMEASURED_TOKENS)
-        sessions.pop().close(commit=False)
+        while len(sessions) > 3:
+            sessions.pop().close(commit=False)
         assert sessions[0].step(tokens(0, 500)[:step], 8, 0.0), "there is room again"
         assert ids(cache, "full"), "one namespace never evicts another's"
         for session in sessions:
