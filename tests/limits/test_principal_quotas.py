@@ -319,6 +319,26 @@ def test_a_close_at_the_quota_counts_its_session_once() -> None:
         assert stats.outputs == 4
 
 
+def test_a_principal_displaces_as_much_of_others_as_its_quota_in_a_full_namespace() -> None:
+    """However much it writes: at its quota it displaces its own outputs."""
+    quota = PrincipalQuota(max_bytes=60 * KIB)
+    assert quota.max_bytes
+    shared = Policies({"x": Policy(max_bytes=400 * KIB)}, principals={"a": quota})
+    with SuffixCache(policies=shared) as cache:
+        namespace = cache.namespace("x")
+        for seed in range(100):
+            namespace.add_outputs([of("x", seed, 100, "m")])
+        full = namespace.stats()
+        assert full.evicted_outputs
+        for seed in range(1000, 1200):
+            namespace.add_outputs([of("x", seed, 100, "a")])
+        stats = cache.principal_stats(["a", "m"])
+        assert stats["a"].evicted_outputs > 150
+        lost, held_at_most = full.outputs - stats["m"].outputs, quota.max_bytes // charge_of(1, 100)
+        print(full.outputs, lost, held_at_most)
+        assert lost <= 2 * held_at_most  # eviction goes down to the low watermark
+
+
 def test_what_others_write_into_a_namespace_changes_no_charge() -> None:
     with SuffixCache(policies=policies(a=PrincipalQuota(max_bytes=100 * KIB))) as cache:
         cache.namespace("x").add_outputs([of("x", 1, 200, "a")])

@@ -59,6 +59,24 @@ def test_the_fast_walk_accepts_every_file_of_the_store(tmp_path: Path, seed: int
     assert page_walk.is_sound(str(path))
 
 
+def test_the_fast_walk_accepts_a_free_tree_of_several_levels(tmp_path: Path) -> None:
+    """Regression: the integer keys of its branch pages were compared as text, so that deleted rows were not
+    overwritten while a long read, as a follower's, kept many transactions' pages from reuse."""
+    with lmdb.open(str(tmp_path), max_dbs=2, map_size=64 << 20, sync=False, lib_version=0) as env:
+        rows = env.open_db(b"rows")
+        with env.begin():  # the pages that are freed below are not reused
+            for number in range(1_200):
+                with env.begin(write=True, db=rows) as txn:
+                    txn.put(b"key", bytes([number % 256]) * 40)
+    path = tmp_path / "data.mdb"
+    assert faults(path) == []
+    with path.open("rb") as file:
+        last = page_walk.sound_walk(file.fileno(), gaps=True)
+        assert last is not None
+        assert last._meta.free.depth > 1
+        assert page_walk.sound_walk(file.fileno(), gaps=True, newer=last) is not None
+
+
 def test_the_fast_walk_accepts_new_and_old_files(tmp_path: Path) -> None:
     LmdbStore(tmp_path / "new").close()
     assert page_walk.is_sound(str(tmp_path / "new" / "data.mdb"))

@@ -38,6 +38,7 @@ _BRANCH, _LEAF, _OVERFLOW = 0x01, 0x02, 0x04
 _BIG, _SUBTREE = 0x01, 0x02
 #: the only flag accepted, of the free tree; databases of the store have none
 _INTEGER_KEYS: Final = 0x08
+_INTEGER_BYTES: Final = 8
 _METAS: Final = 2
 _MAX_DEPTH: Final = 32
 #: pages checked together
@@ -196,7 +197,8 @@ class Walk:
         branches = 0
         for _ in range(tree.depth - 1):
             branches += len(level)
-            level = self._own(np.concatenate([_NO_PAGES, *map(self._children, _blocks(level))]))
+            children = [self._children(block, is_free=is_free) for block in _blocks(level)]
+            level = self._own(np.concatenate([_NO_PAGES, *children]))
             _require(len(level) <= self._pages)
         _require(self._shared is not None or (branches == tree.branches and len(level) == tree.leaves))
         last: Any = 0 if is_free else b""
@@ -264,20 +266,25 @@ class Walk:
         dirty = (np.maximum.reduceat(octets, bounds)[::2] > 0) & (lower < upper)
         self.gaps.append((start[dirty] + lower[dirty], start[dirty] + upper[dirty]))
 
-    def _children(self, pages: Numbers) -> Numbers:
+    def _children(self, pages: Numbers, *, is_free: bool) -> Numbers:
         """Return the child pages of branch pages."""
         nodes = self._nodes(pages, _BRANCH)
-        before = b""
+        before: Any = None
         for is_first, key in zip(nodes.first, nodes.keys, strict=True):
-            _require(is_first or before < key)
-            before = b"" if is_first else key  # the key of the first node is unused
+            if is_first:  # its key is unused, and less than all others
+                before = None
+                continue
+            _require(not is_free or len(key) == _INTEGER_BYTES)
+            order: Any = int.from_bytes(key, "little") if is_free else key
+            _require(before is None or before < order)
+            before = order
         return nodes.low | nodes.high << 16 | nodes.flags << 32
 
     def _check_keys(self, nodes: _Nodes, last: Any, *, is_free: bool) -> Any:
         """Check that keys ascend, from ``last`` of the block before on; return the last key."""
         keys: list[Any] = nodes.keys
         if is_free:
-            _require(all(len(key) == 8 for key in keys))
+            _require(all(len(key) == _INTEGER_BYTES for key in keys))
             keys = [int.from_bytes(key, "little") for key in keys]
             _require(keys[-1] <= self._meta.txn)
         _require(all(map(lt, [last, *keys], keys)))
