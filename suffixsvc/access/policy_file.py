@@ -126,7 +126,7 @@ class _PrincipalTable:
                 raise InvalidConfigError(
                     "certificates must be names in certificates, without spaces around them",
                     got=repr(name)[:80],
-                    remedy="Write the subject alternative name, or the common name, as the certificate has it.",
+                    remedy="Write the subject alternative name, or the common name, of the certificate.",
                 )
         for uid in self.uids:
             if not 0 < uid < _NO_UID or uid == _OVERFLOW_UID:
@@ -185,7 +185,7 @@ class _File:
             _principals_of(self.principals or {}, key)
 
     def _require_publishing(self) -> None:
-        """Refuse terms of published runs that apply nowhere: whoever wrote them expects runs to be published."""
+        """Refuse terms of published runs that apply nowhere: their author expects runs to be published."""
         tables = {"": self.default, **self.namespaces}
         publishing = [path for path, table in tables.items() if table.min_principals]
         for path, table in tables.items():

@@ -23,8 +23,8 @@ log = structlog.get_logger(__name__)
 OnCommitted = Callable[[OutputId | None], None]
 #: the id of an output once it is durable; None: a follower's service kept nothing of it
 CommittedIds = Future[list[OutputId]] | Future[list[OutputId | None]]
-#: submits an output to the store; the last argument is the memory of its live text in bytes. LimitExceededError:
-#: it does not fit; UnknownNamespaceError: the namespace was deleted
+#: submits an output to the store; the last argument is the memory of its live text in bytes.
+#: LimitExceededError: it does not fit; UnknownNamespaceError: the namespace was deleted
 Commit = Callable[[NewOutput, OnCommitted, int], CommittedIds]
 
 

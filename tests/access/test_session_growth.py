@@ -19,7 +19,7 @@ from support.access import ControlledService
 QUOTA = 2 << 20
 SESSIONS = 8
 STEP = 8  #: tokens
-POLICY = f"[namespaces.shared]\n[principals.alice]\nmax_bytes = {QUOTA}\nread = ['shared']\nwrite = ['shared']\n"
+POLICY = f"[principals.alice]\nmax_bytes = {QUOTA}\nread = ['shared']\nwrite = ['shared']\n"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def service(tmp_path: Path) -> Iterator[ControlledService]:
 
 
 def test_steps_are_refused_beyond_the_quota_and_others_go_on(service: ControlledService) -> None:
-    """Regression: decode steps were never admitted; sessions of a principal with a quota of 20 MiB took 3 GB."""
+    """Regression: decode steps were never admitted; sessions with a quota of 20 MiB took 3 GB."""
     rng = np.random.default_rng(1)
     beyond = predicted_session_bytes(0, SESSIONS * UNMEASURED_TOKENS)
     with service.client("alice") as alice, service.client("bob") as bob:

@@ -6,8 +6,8 @@
     after a write, and periodically
                                Evictor: evict outputs (suffixsvc.engine.limits.eviction)
 
-The limit of the whole cache is enforced at admission. Opens, context, writes, and the steps of a session beyond
-each UNMEASURED_TOKENS are admitted. docs/limits.md states what is counted, and why.
+The limit of the whole cache is enforced at admission. Opens, context, writes, and the steps of a session
+beyond each UNMEASURED_TOKENS are admitted. docs/limits.md states what is counted, and why.
 """
 
 from __future__ import annotations
@@ -229,9 +229,9 @@ def _cache_full(
         f"the cache is full and namespace {path} has too few outputs to evict",
         expected=f"at most {limit} bytes of all namespaces, 1/{SESSIONS_SHARE} of them for live sessions "
         "(Limits.max_cache_bytes)",
-        got=f"{used} bytes of outputs, {max(0, evictable)} of them evictable in this namespace, {sessions} of live "
-        f"sessions or for them, and {size} more",
-        remedy="Close sessions, lower the limits of other namespaces, or raise this one; nothing was evicted.",
+        got=f"{used} bytes of outputs, {max(0, evictable)} of them evictable in this namespace, {sessions} "
+        f"of live sessions or for them, and {size} more",
+        remedy="Close sessions, lower limits of other namespaces, or raise this one; nothing was evicted.",
     )
 
 

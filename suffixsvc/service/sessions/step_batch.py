@@ -1,4 +1,4 @@
-"""Steps in protobuf form: checked, taken by the core's StepDispatcher, and admitted where it asks for that."""
+"""Steps in protobuf form: checked, taken by the core's StepDispatcher, admitted where it refuses that."""
 
 from __future__ import annotations
 
@@ -60,25 +60,28 @@ class SessionSteps:
     def _answer(self, request: pb.StepRequest, answer: bytes | Refusal, caller: Caller) -> bytes | Exception:
         if isinstance(answer, bytes):
             return answer
-        session_id = request.session_id
         try:
-            match answer.status:
-                case StepStatus.UNKNOWN_SESSION:
-                    name = caller.session(session_id)
-                    if (entry := self._table.get(name)) is not None:
-                        with entry.lock:  # a session that ends is recorded before its lock is released
-                            pass
-                    return self._table.missing(name)
-                case StepStatus.NOT_ADMITTED:
-                    return self._admit(request, answer, caller)
-                case StepStatus.DUPLICATE_SESSION:
-                    return _duplicate_error(session_id)
-                case StepStatus.STALE_SEQUENCE:
-                    return stale_sequence_error(session_id, request.seq, answer.last_seq)
-            at = request.at if request.HasField("at") else None
-            return refusal_error(answer, at, request.new_token_ids, self._limits.max_session_tokens)
+            if answer.status == StepStatus.NOT_ADMITTED:
+                return self._admit(request, answer, caller)
+            return self._error(request, answer, caller)
         except Exception as error:  # the service is draining, or the core failed
             return error
+
+    def _error(self, request: pb.StepRequest, refusal: Refusal, caller: Caller) -> Exception:
+        session_id = request.session_id
+        match refusal.status:
+            case StepStatus.UNKNOWN_SESSION:
+                name = caller.session(session_id)
+                if (entry := self._table.get(name)) is not None:
+                    with entry.lock:  # a session that ends is recorded before its lock is released
+                        pass
+                return self._table.missing(name)
+            case StepStatus.DUPLICATE_SESSION:
+                return _duplicate_error(session_id)
+            case StepStatus.STALE_SEQUENCE:
+                return stale_sequence_error(session_id, request.seq, refusal.last_seq)
+        at = request.at if request.HasField("at") else None
+        return refusal_error(refusal, at, request.new_token_ids, self._limits.max_session_tokens)
 
     def _admit(self, request: pb.StepRequest, refusal: Refusal, caller: Caller) -> bytes | Exception:
         """Take a step again, for whose tokens the limits of memory must have room.

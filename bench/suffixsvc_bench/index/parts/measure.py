@@ -136,7 +136,7 @@ def concatenated(outputs: Iterator[TokenArray], tokens: int) -> TokenArray:
 
 
 def _session(namespace: NamespaceIndex, prompt: TokenArray | None = None) -> Session:
-    def commit(_output: NewOutput, _on_committed: OnCommitted) -> Future[list[OutputId]]:
+    def commit(_output: NewOutput, _done: OnCommitted, _live_bytes: int) -> Future[list[OutputId]]:
         raise AssertionError("sessions of this benchmark must not commit")
 
     nothing = np.zeros(0, np.int32)

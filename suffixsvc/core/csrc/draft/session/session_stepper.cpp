@@ -116,7 +116,8 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
         }
     out.length = have + fresh.size();
     if (fresh.size() > max_tokens_ || have > max_tokens_ - fresh.size()) return refuse(StepStatus::full);
-    if (!fresh.empty() && out.length > admitted_.value_or(max_tokens_)) return refuse(StepStatus::not_admitted);
+    if (!fresh.empty() && out.length > admitted_.value_or(max_tokens_))
+        return refuse(StepStatus::not_admitted);
 
     if (!fresh.empty()) {
         if (offered_) count_matched(fresh.front());

@@ -101,7 +101,7 @@ enum class StepStatus : int {
     unknown_session,
     duplicate_session,
     stale_sequence,
-    probing,  // too few drafts of the session's principal were matched (draft/session/probe_meter.h)
+    probing,       // too few drafts of the session's principal were matched (draft/session/probe_meter.h)
     not_admitted,  // the text would be longer than what was admitted
 };
 
