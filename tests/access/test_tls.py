@@ -7,49 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trustme
 
 from suffixsvc import SuffixCache
 from suffixsvc.access.control import AccessControl
 from suffixsvc.access.tokens import TokenFile
 from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError, UnauthenticatedError
 from suffixsvc.transport.identity import ClientIdentity
-from suffixsvc.transport.tls import ClientTls, ServerTls, server_tls
+from suffixsvc.transport.tls import ClientTls, server_tls
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
 from suffixsvc_follower import FollowerConfig, connect
 from support.command_line import run_verb
 from support.serving import eventually, serving
-
-
-class Certificates:
-    """Files of one authority: of the server, and of clients by name."""
-
-    def __init__(self, folder: Path, name: str = "a") -> None:
-        self.folder = folder
-        self.name = name
-        self.authority = trustme.CA()
-        self.ca = folder / f"{name}-ca.pem"
-        self.authority.cert_pem.write_to_path(self.ca)
-        self.certificate, self.key = self.issue("localhost", "127.0.0.1")
-
-    def issue(self, *names: str, file: str = "") -> tuple[Path, Path]:
-        issued = self.authority.issue_cert(*names)
-        stem = file or f"{self.name}-{names[0]}"
-        certificate, key = self.folder / f"{stem}.pem", self.folder / f"{stem}.key"
-        certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
-        issued.private_key_pem.write_to_path(key)
-        return certificate, key
-
-    def client(self, *names: str) -> ClientTls:
-        """A client's TLS that trusts this authority, with a certificate of these names if any."""
-        if not names:
-            return ClientTls(self.ca)
-        return ClientTls(self.ca, *self.issue(*names))
+from support.tls_files import TlsFiles
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return TlsFiles(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
@@ -72,10 +46,10 @@ def config(tls: ClientTls | None, token: str | None = None) -> ClientConfig:
 
 
 def test_a_step_over_tls_with_a_token(
-    cache: SuffixCache, certificates: Certificates, access: AccessControl, tmp_path: Path
+    cache: SuffixCache, certificates: TlsFiles, access: AccessControl, tmp_path: Path
 ) -> None:
     token = TokenFile(tmp_path / "tokens.toml").create("alice")
-    tls = ServerTls(certificates.certificate, certificates.key)
+    tls = certificates.server()
     with serving(cache, "localhost:0", access=access, tls=tls) as (_, address):
         settings = config(certificates.client(), token)
         with SuffixClient(address, settings) as client:
@@ -96,11 +70,11 @@ def test_a_step_over_tls_with_a_token(
 
 
 def test_without_tls_or_with_another_authority_nothing_is_reached(
-    cache: SuffixCache, certificates: Certificates, access: AccessControl, tmp_path: Path
+    cache: SuffixCache, certificates: TlsFiles, access: AccessControl, tmp_path: Path
 ) -> None:
     token = TokenFile(tmp_path / "tokens.toml").create("alice")
-    other = Certificates(tmp_path, "other")
-    tls = ServerTls(certificates.certificate, certificates.key)
+    other = TlsFiles(tmp_path / "other")
+    tls = certificates.server()
     with serving(cache, "localhost:0", access=access, tls=tls) as (_, address):
         for wrong in (None, other.client(), ClientTls(certificates.ca, server_name="elsewhere.example")):
             with (
@@ -116,10 +90,10 @@ def test_without_tls_or_with_another_authority_nothing_is_reached(
 
 
 def test_a_certificate_stands_for_its_principal(
-    cache: SuffixCache, certificates: Certificates, access: AccessControl, tmp_path: Path
+    cache: SuffixCache, certificates: TlsFiles, access: AccessControl, tmp_path: Path
 ) -> None:
-    other = Certificates(tmp_path, "other")
-    tls = ServerTls(certificates.certificate, certificates.key, certificates.ca)
+    other = TlsFiles(tmp_path / "other")
+    tls = certificates.server(mutual=True)
     with serving(cache, "localhost:0", access=access, tls=tls) as (_, address):
         with SuffixClient(address, config(certificates.client("alice.example"))) as alice:
             alice.namespace("alice/a").add_output([1, 2])
@@ -136,10 +110,10 @@ def test_a_certificate_stands_for_its_principal(
 
 
 def test_a_token_outdoes_a_certificate(
-    cache: SuffixCache, certificates: Certificates, access: AccessControl, tmp_path: Path
+    cache: SuffixCache, certificates: TlsFiles, access: AccessControl, tmp_path: Path
 ) -> None:
     token = TokenFile(tmp_path / "tokens.toml").create("bob")
-    tls = ServerTls(certificates.certificate, certificates.key, certificates.ca)
+    tls = certificates.server(mutual=True)
     settings = config(certificates.client("alice.example"), token)
     with (
         serving(cache, "localhost:0", access=access, tls=tls) as (_, address),
@@ -152,11 +126,11 @@ def test_replaced_files_are_used_by_new_connections(
     cache: SuffixCache, access: AccessControl, tmp_path: Path
 ) -> None:
     token = TokenFile(tmp_path / "tokens.toml").create("alice")
-    before, after = Certificates(tmp_path, "before"), Certificates(tmp_path, "after")
-    tls = ServerTls(before.certificate, before.key)
+    before, after = TlsFiles(tmp_path / "before"), TlsFiles(tmp_path / "after")
+    tls, renewed = before.server(), after.server()
     with serving(cache, "localhost:0", access=access, tls=tls) as (_, address):
 
-        def reached(ca: Certificates) -> bool:
+        def reached(ca: TlsFiles) -> bool:
             with SuffixClient(address, config(ca.client(), token)) as client:
                 try:
                     return client.namespaces() == []
@@ -164,17 +138,17 @@ def test_replaced_files_are_used_by_new_connections(
                     return False
 
         assert reached(before)
-        before.key.write_bytes(after.key.read_bytes())  # half of a replacement
+        tls.key.write_bytes(renewed.key.read_bytes())  # half of a replacement
         assert reached(before)
-        before.certificate.write_bytes(after.certificate.read_bytes())
+        tls.certificate.write_bytes(renewed.certificate.read_bytes())
         eventually(lambda: reached(after), "it takes effect")
         assert not reached(before)
 
 
 def test_health_is_asked_over_tls(
-    cache: SuffixCache, certificates: Certificates, access: AccessControl, monkeypatch: pytest.MonkeyPatch
+    cache: SuffixCache, certificates: TlsFiles, access: AccessControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tls = ServerTls(certificates.certificate, certificates.key)
+    tls = certificates.server()
     with serving(cache, "localhost:0", access=access, tls=tls) as (_, address):
         assert run_verb("health", address).returncode == 1
         monkeypatch.setenv("SUFFIXSVC_TLS_CA", str(certificates.ca))
@@ -182,19 +156,19 @@ def test_health_is_asked_over_tls(
         assert (done.returncode, done.stdout) == (0, "serving\n")
 
 
-def test_files_are_checked_at_the_start(certificates: Certificates, tmp_path: Path) -> None:
+def test_files_are_checked_at_the_start(certificates: TlsFiles, tmp_path: Path) -> None:
     text = tmp_path / "text.pem"
     text.write_text("no certificate")
-    other = Certificates(tmp_path, "other")
+    own, other = certificates.server(), TlsFiles(tmp_path / "other").server()
     for certificate, key, ca, message in (
-        (certificates.certificate, None, None, "given together"),
-        (None, certificates.key, None, "given together"),
+        (own.certificate, None, None, "given together"),
+        (None, own.key, None, "given together"),
         (None, None, certificates.ca, "given together"),
-        (tmp_path / "none", certificates.key, None, "readable"),
-        (text, certificates.key, None, "PEM file"),
-        (certificates.certificate, certificates.certificate, None, "PEM file"),
-        (certificates.certificate, other.key, None, "its key"),
-        (certificates.certificate, certificates.key, text, "PEM file"),
+        (tmp_path / "none", own.key, None, "readable"),
+        (text, own.key, None, "PEM file"),
+        (own.certificate, own.certificate, None, "PEM file"),
+        (own.certificate, other.key, None, "its key"),
+        (own.certificate, own.key, text, "PEM file"),
     ):
         with pytest.raises(InvalidConfigError, match=message):
             server_tls(certificate, key, ca)
