@@ -18,6 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from suffixsvc import SuffixCache
+from suffixsvc.access import call_limits
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.service.calls import admission
 from suffixsvc.service.calls import interceptor as interceptor_module
@@ -77,7 +78,7 @@ def test_idle_calls_of_one_kind_do_not_block_other_kinds(
     begin: Callable[[grpc.Channel, Iterator[Any]], Any],
     permits: int,
 ) -> None:
-    monkeypatch.setattr(admission, "SILENT_SECONDS", 3600.0)
+    monkeypatch.setattr(call_limits, "SILENT_SECONDS", 3600.0)
     with IdleCalls(address, IDLE_CALLS, begin) as idle:
         eventually(lambda: len(idle.ended()) == IDLE_CALLS - permits, "calls over the limit are refused")
         require_that_others_are_served(address)
@@ -96,7 +97,7 @@ def test_calls_that_never_send_their_request_do_not_block_others(
 ) -> None:
     """What happened: calls of one request had no limit. 750 of them that sent nothing occupied all remaining
     threads for 30 s; streams, opens and GetServerInfo were refused. Now a silent call is preemptible."""
-    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(call_limits, "SILENT_SECONDS", 0.0)
     begin = silent_unary(f"{SERVICE}/{method}")
     permits = admission.MAX_EXPORT_CALLS if method == "ExportNgrams" else admission.MAX_SHORT_CALLS
     with IdleCalls(address, SILENT_CALLS, begin) as idle:
@@ -107,7 +108,7 @@ def test_calls_that_never_send_their_request_do_not_block_others(
 
 def test_calls_whose_request_was_read_are_not_preempted(monkeypatch: pytest.MonkeyPatch) -> None:
     """They keep their permits; one call more is refused with its reason."""
-    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(call_limits, "SILENT_SECONDS", 0.0)
     cancelled: list[str] = []
     permits = admission.Admission(1)
     held = []
@@ -139,7 +140,7 @@ def test_silent_health_checks_do_not_block_health_checks(
     """What happened: 16 checks that sent nothing held every permit of their kind for 5 s, and could be opened
     again: a supervisor was refused, and would have restarted a healthy service."""
     monkeypatch.setattr(interceptor_module, "CHECK_SECONDS", 3600.0)
-    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(call_limits, "SILENT_SECONDS", 0.0)
     silent = 2 * admission.MAX_CHECKS
     with IdleCalls(address, silent, silent_unary(admission.CHECK)) as idle:
         eventually(lambda: len(idle.ended()) == admission.MAX_CHECKS, "the calls over the limit have ended")
@@ -182,7 +183,7 @@ def require_all_but_watches(address: str) -> None:
 
 def test_permits_are_released(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that end, are cancelled or are refused leave no permit in use."""
-    monkeypatch.setattr(admission, "SILENT_SECONDS", 3600.0)
+    monkeypatch.setattr(call_limits, "SILENT_SECONDS", 3600.0)
     for _ in range(3):
         with IdleCalls(address, 2 * admission.MAX_UPLOADS, add_outputs) as idle:
             eventually(lambda: len(idle.ended()) == admission.MAX_UPLOADS, "all permits are in use")

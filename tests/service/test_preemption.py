@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from suffixsvc import SuffixCache
+from suffixsvc.access import call_limits
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.service.calls import admission
 from suffixsvc.service.listeners.listen import parse_address
@@ -36,7 +37,7 @@ def ignore() -> None:
 def test_a_silent_call_is_preempted_only_after_its_grace_period(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happened: a call was preemptible from its start, even if its thread was about to read the request.
     It has SILENT_SECONDS; until then the new call is refused."""
-    monkeypatch.setattr(admission, "SILENT_SECONDS", 3600.0)
+    monkeypatch.setattr(call_limits, "SILENT_SECONDS", 3600.0)
     cancelled: list[int] = []
     permits = admission.Admission(1)
     for number in range(admission.MAX_CHECKS):
@@ -44,13 +45,13 @@ def test_a_silent_call_is_preempted_only_after_its_grace_period(monkeypatch: pyt
     with pytest.raises(LimitExceededError):
         permits.acquire(admission.CHECK, ignore)
     assert cancelled == []
-    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(call_limits, "SILENT_SECONDS", 0.0)
     permits.acquire(admission.CHECK, ignore)
     assert cancelled == [0], "the oldest"
 
 
 #: no call is preempted for five minutes: test machines may be busy
-PATIENT_SERVER = {"suffixsvc.service.calls.admission.SILENT_SECONDS": 300.0}
+PATIENT_SERVER = {"suffixsvc.access.call_limits.SILENT_SECONDS": 300.0}
 
 
 def check_calls(channel: grpc.Channel, number: int) -> list[Any]:
@@ -178,7 +179,7 @@ def test_silent_calls_of_many_messages_do_not_block_their_kind(
 
 def test_a_stream_that_has_sent_a_message_is_not_preempted(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it is silent afterwards: an agent waits for its tools for minutes."""
-    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(call_limits, "SILENT_SECONDS", 0.0)
     requests: queue.SimpleQueue[pb.StreamRequest | None] = queue.SimpleQueue()
     with SuffixCache() as cache, socket_dir() as folder:
         server = SuffixServer(cache, [parse_address(f"unix:{folder}/s")], max_streams=1)
@@ -213,8 +214,8 @@ def test_a_preemption_that_cannot_be_logged_leaks_no_permit(
     """What happened: the line was logged after the permit was acquired and before it was returned. With a
     closed stderr it raised: the call was refused, its permit leaked, the preempted call was not cancelled.
     After 16 of these no health check was served again."""
-    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
-    monkeypatch.setattr(admission, "log", ClosedPipe())
+    monkeypatch.setattr(call_limits, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(call_limits, "log", ClosedPipe())
     cancelled = []
 
     def cancel() -> None:

@@ -42,7 +42,12 @@ class WorkerOptions(LoadOptions, SocketOptions):
         help='Maximum wait of a request before its driver gets "busy" and continues without a draft, in '
         "milliseconds. 0 = the duration of two tokens of the model, at least 5 ms.",
     )
-    drivers: int = option(64, min=1, max=4096, help="Maximum concurrent sessions; further ones are refused.")
+    drivers: int = option(
+        64,
+        min=1,
+        max=4096,
+        help="Maximum concurrent sessions; further ones are refused, and those beyond a principal's share.",
+    )
     ready_file: Path | None = option(
         None,
         help="File that is written when the worker answers, with address and pid as JSON; removed at the "

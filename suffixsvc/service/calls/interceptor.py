@@ -18,12 +18,13 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from suffixsvc import wire
+from suffixsvc.access.call_limits import CallPermit
 from suffixsvc.access.caller import Caller
 from suffixsvc.access.control import AccessControl
 from suffixsvc.access.grpc_calls import LiveCalls, caller_of
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.runtime.request_ids import REQUEST_ID
-from suffixsvc.service.calls.admission import CHECK, MAX_REFLECTIONS, MAX_UPLOADS, Admission, CallPermit
+from suffixsvc.service.calls.admission import CHECK, MAX_REFLECTIONS, MAX_UPLOADS, Admission
 from suffixsvc.service.calls.call_context import call_context
 from suffixsvc.service.calls.stalls import StalledCalls, TimedMessages
 from suffixsvc.service.messages.elements import SMALL_BYTES

@@ -324,7 +324,8 @@ def test_more_drivers_than_a_worker_serves(engine: DraftEngine, socket_path: str
         patient_draft(first, 3)
         assert len(second.draft(3, PATIENT)) == 0
         assert second.broken
-        assert "RESOURCE_EXHAUSTED" in str(second.last_error)
+        assert isinstance(second.last_error, LimitExceededError)
+        assert "--drivers" in str(second.last_error.remedy)
         assert client.describe().context_size == 512  # Describe still works
         first.close()
         patient_draft(second, 3)

@@ -22,6 +22,7 @@ from suffixsvc import wire
 from suffixsvc.access.control import AccessControl
 from suffixsvc.access.tokens import TokenFile
 from suffixsvc.errors import (
+    LimitExceededError,
     ServiceUnavailableError,
     SuffixError,
     UnauthenticatedError,
@@ -75,8 +76,11 @@ def files(tmp_path: Path) -> TlsFiles:
 
 
 @contextmanager
-def worker(engine: DraftEngine, edge: WorkerEdge, address: str = "127.0.0.1:0") -> Iterator[str]:
-    server = DraftWorkerServer(engine, address, WorkerSettings(busy_after_seconds=PATIENCE_S), edge)
+def worker(
+    engine: DraftEngine, edge: WorkerEdge, address: str = "127.0.0.1:0", drivers: int = 64
+) -> Iterator[str]:
+    settings = WorkerSettings(busy_after_seconds=PATIENCE_S, drivers=drivers)
+    server = DraftWorkerServer(engine, address, settings, edge)
     server.start()
     try:
         yield server.address
@@ -410,6 +414,31 @@ def test_a_token_over_tls(engine: DraftEngine, files: TlsFiles, tokens: TokenFil
             pytest.raises(UnauthenticatedError),
         ):
             client.describe()
+
+
+# -- shares
+
+
+def test_a_principal_leaves_streams_to_others(engine: DraftEngine, tokens: TokenFile) -> None:
+    """Of four streams alice gets two, and bob one of the other two."""
+    alice, bob = (with_token(tokens.create(name)) for name in ("alice", "bob"))
+    edge = WorkerEdge(AccessControl(tokens, required=True))
+    with worker(engine, edge, drivers=4) as address, contextlib.ExitStack() as held:
+
+        def stream(metadata: Metadata) -> Stream:
+            return held.enter_context(contextlib.closing(Stream(address, metadata)))
+
+        def refused(metadata: Metadata) -> SuffixError | None:
+            with pytest.raises(grpc.RpcError) as raised:
+                stream(metadata).ask("one-more", [1, 2])
+            return wire.error_from_metadata(raised.value.trailing_metadata() or ())
+
+        for metadata, share in ((alice, 2), (bob, 1)):
+            for number in range(share):
+                assert not stream(metadata).ask(f"s{number}", [1, 2]).HasField("error")
+            error = refused(metadata)
+            assert isinstance(error, LimitExceededError)
+            assert "as many as it leaves to others" in str(error)
 
 
 # -- drivers

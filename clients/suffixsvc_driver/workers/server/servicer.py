@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import grpc
 import structlog
 
 from suffixsvc import wire
+from suffixsvc.access.call_limits import CallLimit
 from suffixsvc.access.caller import Caller
 from suffixsvc.access.control import AccessControl
 from suffixsvc.access.identity_socket import IdentitySocket, binding
@@ -40,6 +40,7 @@ _MAX_WAIT_SECONDS: Final = 10.0
 _STOP_GRACE_SECONDS: Final = 0.5
 #: time for the last replies to be sent; idle streams would stay open otherwise
 _FINAL_REPLIES_SECONDS: Final = 0.1
+_WHEN_FULL: Final = "End sessions, start another draft worker, or serve with a larger --drivers."
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class WorkerSettings:
         busy_after_seconds: how long a request may wait for its start; None = the time of two tokens, at
             least 5 ms.
         batch_width: sessions computed in one batch; 0 = the width that pays by the measured costs.
-        drivers: concurrent streams, one per session; further ones are refused.
+        drivers: concurrent streams, one per session; further ones are refused, and so are those of a
+            principal that has as many as it leaves to others.
     """
 
     queue: int = 8
@@ -79,12 +81,15 @@ class _Servicer:
     Sessions, principals and KV are those of the caller: equal names of two callers are unrelated.
     """
 
-    def __init__(self, engine: DraftEngine, scheduler: Scheduler, streams: int) -> None:
+    def __init__(
+        self, engine: DraftEngine, scheduler: Scheduler, streams: int, access: AccessControl
+    ) -> None:
         self._engine = engine
         self._scheduler = scheduler
         self._vocabulary = engine.model.vocabulary
         self._instance_id = uuid.uuid4().hex
-        self._streams = threading.BoundedSemaphore(streams)
+        self._streams = CallLimit("streams of a draft worker", streams, _WHEN_FULL)
+        self._access = access
 
     def Describe(  # noqa: N802  # the service names it
         self, request: pb.DescribeRequest, context: grpc.ServicerContext, caller: Caller
@@ -126,18 +131,19 @@ class _Servicer:
         context: grpc.ServicerContext,
         caller: Caller,
     ) -> Iterator[pb.WorkerDraftReply]:
-        """Reply to the requests of one client's session."""
-        if not self._streams.acquire(blocking=False):
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this worker serves its maximum of clients")
-        try:
+        """Reply to the requests of one client's session.
+
+        Raises:
+            LimitExceededError: the worker has as many streams as it may, or the principal its share.
+        """
+        with self._streams.acquire(context.cancel, caller.principal, lambda: self._access.shared) as permit:
             current: list[Ticket] = []
             # the request of a client that disconnected must not keep the model busy
             context.add_callback(lambda: self._scheduler.cancel(*current))
             for request in request_iterator:
+                permit.mark_received()
                 self._require_running(context)
                 yield self._reply(request, caller, current)
-        finally:
-            self._streams.release()
 
     def _require_running(self, context: grpc.ServicerContext) -> None:
         if self._scheduler.stopped:
@@ -225,7 +231,8 @@ class DraftWorkerServer:
             maximum_concurrent_rpcs=threads + _WAITING_CALLS,
             options=SERVER_OPTIONS,
         )
-        servicer: Any = _Servicer(engine, self.scheduler, settings.drivers)  # the interceptor passes callers
+        # the interceptor passes callers
+        servicer: Any = _Servicer(engine, self.scheduler, settings.drivers, edge.access)
         rpc.add_DraftWorkerServicer_to_server(servicer, self._server)
         self._identity: IdentitySocket | None = None
         try:
