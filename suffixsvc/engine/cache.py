@@ -330,6 +330,27 @@ class SuffixCache(ClosedOnExit):
             self._parts.publisher.apply_policies()
             self._parts.sessions.apply_rights()
 
+    @property
+    def access_controlled(self) -> bool:
+        """Whether a server with access control has served the log: servers without are then refused
+        (docs/security.md#what-the-log-remembers). The engine itself is not: it is the operator.
+
+        Raises:
+            SessionClosedError: the cache is closed.
+        """
+        with self._parts.close_guard.while_open():
+            return self._parts.store.access_controlled
+
+    def set_access_controlled(self, value: bool) -> None:
+        """Record that only servers with access control may serve the log; False: that all may, as in a new
+        one. Durable when it returns.
+
+        Raises:
+            StoreError: the log is unchanged.
+        """
+        with self._parts.close_guard.while_open():
+            self._parts.store.set_access_controlled(value)
+
     def published_above(self, paths: Sequence[str]) -> list[str]:
         """These paths, and those above them that publish runs, which may hold text of these."""
         return self._parts.publisher.published_above(paths)

@@ -337,6 +337,19 @@ class Store(LogReading, Manifests, ABC):
         removed = next(self._in_slices(delete))
         return sorted(removed, key=lambda stored: stored.output_id)
 
+    # --- access control of servers ------------------------------------------------------------------
+
+    @property
+    def access_controlled(self) -> bool:
+        """Whether a server with access control has served the log."""
+        self._log.require_usable()
+        return self._log.snapshot.access_controlled
+
+    def set_access_controlled(self, value: bool) -> None:
+        """Record it, or that the log is open to all again. Durable when it returns."""
+        if value != self.access_controlled:
+            self._call(lambda view: view.put_access_controlled(value), frees=True)
+
     # --- states, health -----------------------------------------------------------------------------
 
     def put_state(self, namespace: str, name: str, value: bytes) -> None:

@@ -41,6 +41,10 @@ LOG = log_records.LogRecord(
 #: name -> (encoded record, its decoder)
 RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "schema": (table_records.encode_schema(5, 1_700_000_000_250_000), table_records.decode_schema),
+    "schema_access_controlled": (
+        table_records.encode_schema(5, 1_700_000_000_250_000, access_controlled=True),
+        table_records.decode_schema,
+    ),
     "log": (log_records.encode_log(LOG), lambda raw: log_records.decode_log(raw, 42)),
     "erasure": (table_records.encode_erasure(42), table_records.decode_erasure),
     "principal": (
@@ -141,13 +145,14 @@ def test_golden_files_read_back() -> None:
         name: decode(bytes.fromhex((GOLDEN / f"{name}.hex").read_text()))
         for name, (_, decode) in RECORDS.items()
     }
-    assert read["schema"] == (5, 1_700_000_000_250_000)
+    assert read["schema"] == (5, 1_700_000_000_250_000, False)
+    assert read["schema_access_controlled"] == (5, 1_700_000_000_250_000, True)
     assert read["principal"] == (2, "ci-bot@acme:eu")
     assert read["erasure"] == 42
     assert replace(read["log"], prompt_tail=LOG.prompt_tail) == LOG
 
 
-@pytest.mark.parametrize("name", ["principal", "erasure"])
+@pytest.mark.parametrize("name", ["principal", "erasure", "schema_access_controlled"])
 def test_every_change_of_a_record_is_noticed(name: str) -> None:
     raw, decode = RECORDS[name]
     for at in range(len(raw)):

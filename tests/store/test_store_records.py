@@ -85,7 +85,7 @@ def test_bytes_are_those_of_the_golden_file(name: str) -> None:
 
 def test_golden_files_read_back() -> None:
     decoded = {name: RECORDS[name][1](bytes.fromhex((GOLDEN / f"{name}.hex").read_text())) for name in SEALED}
-    assert decoded["schema"] == (1, 1_700_000_000_250_000)
+    assert decoded["schema"] == (1, 1_700_000_000_250_000, False)
     assert decoded["counters"] == COUNTERS
     assert decoded["namespace"] == NAMESPACE
     assert fields(decoded["log"]) == fields(LOG)

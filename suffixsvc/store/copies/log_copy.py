@@ -377,7 +377,8 @@ def put_manifests(view: WriteView, names: Names, manifests: Mapping[int, Manifes
 def _put_end(view: WriteView, end: LogEnd, names: Names) -> None:
     put_manifests(view, names, end.manifests)
     put_rows(view, "pending", end.pending)
-    view.put("meta", keys.SCHEMA_KEY, end.schema)
+    view.put("meta", keys.SCHEMA_KEY, end.schema)  # with the mark of access control
+    view.access_controlled = table_records.decode_schema(end.schema).access_controlled
     view.put_node(end.node_id)
     # no deletion is copied: followers of the log begin again, unless they have all of it
     view.put_history(table_records.History(end.lsn, end.history.runs))

@@ -62,6 +62,7 @@ class Salvaged:
         principals: names by number.
         nameless: number of outputs of each principal whose name is lost.
         erasure: LSN up to which deleted texts are still to be erased from the disk; 0: none.
+        access_controlled: whether a server with access control has served the log; None: it cannot be read.
         listed: namespace number of each id that the index of the namespaces lists.
         last_lsn, last_number: the greatest that were assigned.
         outputs_before: outputs that the file had, by its counters; None if they cannot be read.
@@ -78,6 +79,7 @@ class Salvaged:
     principals: dict[int, str] = field(default_factory=dict)
     nameless: Counter[int] = field(default_factory=Counter)
     erasure: OutputId = 0
+    access_controlled: bool | None = None
     listed: dict[OutputId, int] = field(default_factory=dict)
     clock: ClockReading | None = None
     node_id: int = 0
@@ -115,6 +117,10 @@ def salvage_log(reader: SalvageReader, target: NewDataFile) -> Salvaged:
         lost.update(int(each.name) for each in dropped)
         numbers.update(record.payload.namespace_id for record in records)
     _name_unknown(found, numbers)
+    if found.access_controlled is None:
+        found.drop(
+            "record", "access control", "whether it was required is lost; it is now (serve --open-to-all)"
+        )
     for number, outputs in sorted(found.nameless.items()):
         found.drop("principal", f"number {number}", f"its name is lost; {outputs} outputs have none now")
     for lsns in chunked(sorted(found.listed.keys() - lost - found.deleted), _ROWS):
@@ -210,7 +216,10 @@ def _take(found: Salvaged, kind: str, key: bytes, raw: bytes) -> None:
             table_records.decode_pending(raw, key)
             found.pending.append((key, raw))
         case "schema":
-            _require_supported(table_records.decode_schema(raw)[0])
+            row = table_records.decode_schema(raw)
+            _require_supported(row.version)
+            # a page that is not used any more may hold an earlier record
+            found.access_controlled = found.access_controlled or row.access_controlled
         case "counters":
             counters = table_records.decode_counters(raw)
             found.outputs_before = counters.outputs
@@ -345,6 +354,8 @@ def _put_rest(view: WriteView, found: Salvaged, manifests: Mapping[int, Manifest
     view.restore_counters(last_lsn=last_lsn, last_namespace_id=found.last_number)
     if found.erasure:
         view.put_erasure(found.erasure)
+    if found.access_controlled is not False:
+        view.put_access_controlled(True)
     view.put_node()
 
 

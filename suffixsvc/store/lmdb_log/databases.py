@@ -117,7 +117,7 @@ def open_databases(env: lmdb.Environment, path: str) -> tuple[Handles, int, int]
     if raw is None:
         raise _foreign(path, "no schema record")
     try:
-        schema, created_us = decode_schema(raw)
+        schema, created_us, _ = decode_schema(raw)
     except StoreCorruptError as e:
         if raw[:4] == b"SXHD":
             raise

@@ -10,7 +10,7 @@ import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from suffixsvc.clock import ClockReading
 from suffixsvc.config import validate_principal
@@ -37,8 +37,10 @@ MAX_RUNS: Final = 256
 
 #: flag of a namespace record
 _DELETING: Final = 1
+#: flag of the schema record
+_ACCESS_CONTROLLED: Final = 1
 
-_SCHEMA = Layout(b"SXHD", "IQ")
+_SCHEMA = Layout(b"SXHD", "IQ", flags=_ACCESS_CONTROLLED)
 _COUNTERS = Layout(b"SXCT", "IQQQQQ")
 _CLOCK = Layout(b"SXCK", "QQ")
 _NODE = Layout(b"SXND", "Q")
@@ -56,6 +58,21 @@ _RUN = struct.Struct("<QQ")
 
 #: first and last LSN, both included
 Range = tuple[OutputId, OutputId]
+
+
+class SchemaRow(NamedTuple):
+    """The schema record.
+
+    Attributes:
+        version: schema of the folder.
+        created_us: time of its creation, in microseconds since the epoch.
+        access_controlled: a server with access control has served the log: one without is refused
+            (``suffixsvc/access/served_log.py``).
+    """
+
+    version: int
+    created_us: int
+    access_controlled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +129,17 @@ class Counters:
     txn: int = 0  #: number of the transaction that wrote this
 
 
-def encode_schema(schema: int, created_us: int) -> bytes:
+def encode_schema(schema: int, created_us: int, *, access_controlled: bool = False) -> bytes:
     """Encode the schema record."""
-    return _SCHEMA.encode(schema, created_us)
+    return _SCHEMA.encode(schema, created_us, flags=_ACCESS_CONTROLLED * access_controlled)
 
 
-def decode_schema(raw: bytes) -> tuple[int, int]:
-    """Decode the schema record to (version, creation time in microseconds); StoreCorruptError."""
-    schema, created_us = _SCHEMA.decode_fixed(raw, "schema record")
-    return schema, created_us
+def decode_schema(raw: bytes) -> SchemaRow:
+    """Decode the schema record; StoreCorruptError."""
+    where = "schema record"
+    flags, version, created_us, tail = _SCHEMA.decode(raw, where)
+    require_length(where, tail, 0)
+    return SchemaRow(version, created_us, bool(flags & _ACCESS_CONTROLLED))
 
 
 def encode_counters(counters: Counters) -> bytes:

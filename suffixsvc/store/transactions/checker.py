@@ -140,6 +140,12 @@ def _meta_findings(view: ReadView) -> Iterator[StoreCorruptError]:
         yield corrupt("the history on disk must be the one in memory", view.history, found.history)
     if view.tables.has("principals") and found.erasure != view.erasure:
         yield corrupt("the erasure on disk must be the one in memory", view.erasure, found.erasure)
+    if found.access_controlled != view.access_controlled:
+        yield corrupt(
+            "the mark of access control on disk must be the one in memory",
+            view.access_controlled,
+            found.access_controlled,
+        )
     if found.names != view.names:
         yield corrupt("the namespaces on disk must be those in memory")
     if found.principals != view.principals:

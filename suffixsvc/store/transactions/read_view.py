@@ -43,6 +43,7 @@ class ReadView:
         self.history = snapshot.history
         self.principals = snapshot.principals
         self.erasure = snapshot.erasure
+        self.access_controlled = snapshot.access_controlled
         self.run = snapshot.run
 
     def snapshot(self) -> Snapshot:
@@ -55,6 +56,7 @@ class ReadView:
             self.history,
             self.principals,
             self.erasure,
+            self.access_controlled,
             self.run,
         )
 

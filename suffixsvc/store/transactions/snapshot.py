@@ -94,6 +94,8 @@ class Snapshot:
     principals: Principals = field(default_factory=Principals)
     #: LSN up to which deleted texts are still to be erased from the disk; 0: none
     erasure: int = 0
+    #: a server with access control has served the log
+    access_controlled: bool = False
     #: number of this run
     run: int = field(default_factory=lambda: secrets.randbits(64) or 1, compare=False)
 
@@ -121,6 +123,7 @@ def load_snapshot(tables: Tables) -> Snapshot:
     node = tables.get("meta", keys.NODE_KEY)
     history = tables.get("meta", keys.HISTORY_KEY)
     erasure = tables.get("meta", keys.ERASURE_KEY)
+    schema = tables.get("meta", keys.SCHEMA_KEY)
     return Snapshot(
         names,
         counters,
@@ -132,6 +135,7 @@ def load_snapshot(tables: Tables) -> Snapshot:
         else table_records.decode_history(history),
         _load_principals(tables),
         0 if erasure is None else table_records.decode_erasure(erasure),
+        schema is not None and table_records.decode_schema(schema).access_controlled,
     )
 
 

@@ -81,12 +81,23 @@ class WriteView(ReadView):
 
         The node id is 64 random bits, not all zero; a folder that has one keeps it.
         """
-        self.put(
-            "meta", keys.SCHEMA_KEY, table_records.encode_schema(table_records.SCHEMA_VERSION, created_us)
-        )
+        self._put_schema(table_records.SCHEMA_VERSION, created_us)
         self.put_node(self.node_id)
         if self.tables.get("meta", keys.HISTORY_KEY) is None:
             self.put_history(table_records.History(self.counters.last_lsn))
+
+    def put_access_controlled(self, value: bool) -> None:
+        """Write whether a server with access control has served the log."""
+        raw = self.tables.get("meta", keys.SCHEMA_KEY)
+        if raw is None:
+            raise corrupt("the schema record is missing")
+        schema, created_us, _ = table_records.decode_schema(raw)
+        self.access_controlled = value
+        self._put_schema(schema, created_us)
+
+    def _put_schema(self, schema: int, created_us: int) -> None:
+        raw = table_records.encode_schema(schema, created_us, access_controlled=self.access_controlled)
+        self.put("meta", keys.SCHEMA_KEY, raw)
 
     def put_node(self, node_id: int = 0) -> None:
         """Write the node id; 0: a new one, so that readers that followed the log begin again."""
