@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from suffixsvc.access.control import OWNER_ONLY, AccessControl
+from suffixsvc.access.served_log import prepare_log, require_one_choice
 from suffixsvc.access.tokens import TOKENS_FILE, TokenFile
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
@@ -23,7 +24,13 @@ from suffixsvc.runtime.server_lifecycle import (
     stop_signal,
 )
 from suffixsvc.service.calls.admission import MAX_FOLLOWERS
-from suffixsvc.service.listeners.listen import TcpAddress, parse_address, prepare, require_unix_address
+from suffixsvc.service.listeners.listen import (
+    TcpAddress,
+    open_addresses,
+    parse_address,
+    prepare,
+    require_unix_address,
+)
 from suffixsvc.service.logs import LogFormat, configure_logs
 from suffixsvc.service.metrics.definitions import DEFAULT_NAMESPACES
 from suffixsvc.service.recovery import recovery_progress
@@ -51,6 +58,8 @@ class ServeConfig:
     tokens: Path | None = None
     #: policy file; None: no limits of namespaces, and no principals
     policies: Path | None = None
+    #: serve a log that was served with access control without it, from now on
+    open_to_all: bool = False
     #: written once the service accepts calls: JSON with addresses, pid and instance id
     ready_file: Path | None = None
     log_format: LogFormat = "auto"
@@ -77,7 +86,8 @@ def serve_until_signal(config: ServeConfig) -> None:
 
     Raises:
         ListenError, StoreError: before any call is accepted.
-        InvalidConfigError: the ready file cannot be written; after the drain if calls were accepted.
+        InvalidConfigError: a setting is invalid, or the ready file cannot be written; the latter after the
+            drain if calls were accepted.
     """
     configure_logs(config.log_format, debug=config.debug)
     with queued_log_output():
@@ -100,6 +110,7 @@ def _serve_until_signal(config: ServeConfig) -> None:
         insecure_network=config.insecure_network,
         socket_mode=config.socket_mode,
     )
+    require_one_choice(access, open_to_all=config.open_to_all)
     with recovery_progress() as progress:
         cache = SuffixCache(
             str(config.data),
@@ -110,6 +121,8 @@ def _serve_until_signal(config: ServeConfig) -> None:
             ids_from_clock=True,
         )
     with cache:
+        listened = [*addresses, *([] if metrics is None else [metrics])]
+        prepare_log(cache, access, open_addresses(listened), open_to_all=config.open_to_all)
         if config.preload is not None:
             cache.read_by_default(config.preload(cache))
         server = SuffixServer(

@@ -16,6 +16,7 @@ import suffixsvc.engine.backup.writer  # noqa: F401
 from suffixsvc.access.control import AccessControl
 from suffixsvc.access.identity_socket import IdentitySocket, binding
 from suffixsvc.access.refreshing import refreshing
+from suffixsvc.access.served_log import prepare_log, remember_access
 from suffixsvc.config import Limits
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.runtime.background import PeriodicTask
@@ -32,6 +33,7 @@ from suffixsvc.service.listeners.listen import (
     TcpAddress,
     UnixAddress,
     bind_error,
+    open_addresses,
     prepare,
     require_own_socket,
 )
@@ -124,7 +126,7 @@ class SuffixServer:
                 ("probing", self.handlers.sessions.probes.report, PROBE_REPORT_SECONDS),
             )
         ]
-        return [*tasks, refreshing(self._access, self._cancel_revoked)]
+        return [*tasks, refreshing(self._access, self._keep_access)]
 
     def _assemble(self, threads: int) -> grpc.Server:
         server = grpc.server(
@@ -150,8 +152,10 @@ class SuffixServer:
             The addresses as clients connect to them.
 
         Raises:
-            ListenError: an address cannot be used.
+            ListenError: an address cannot be used, or the log must be served with access control.
+            StoreError: the log cannot be marked as served with access control.
         """
+        prepare_log(self._cache, self._access, open_addresses(self._addresses))
         bound = [self._bind(address) for address in self._addresses]
         self._server.start()
         for identity in self._identities:
@@ -225,9 +229,10 @@ class SuffixServer:
     def _report_durability(self) -> None:
         self._health.set(DURABILITY_NAME, serving=self._cache.durability() is None)
 
-    def _cancel_revoked(self) -> None:
-        """End the calls of tokens that are revoked or have expired."""
+    def _keep_access(self) -> None:
+        """End the calls of tokens that are revoked or have expired; mark the log once there is a token."""
         self._interceptor.live_calls.cancel_revoked()
+        remember_access(self._cache, self._access)
 
     def _apply_access(self) -> None:
         """End what is not permitted any more."""

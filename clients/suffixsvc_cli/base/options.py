@@ -25,6 +25,11 @@ LOG_FORMAT: Final = (
     "auto: console on a terminal, json elsewhere. If more than 1,000 lines wait for the reader of stderr, "
     "further ones are dropped and counted in a later line."
 )
+#: help of --open-to-all
+OPEN_TO_ALL: Final = (
+    "Open a data folder that was served with access control to every caller, from now on (docs/security.md). "
+    "Without this option a start without tokens and principals is refused on such a folder."
+)
 
 
 #: an option of a server that says who may use it

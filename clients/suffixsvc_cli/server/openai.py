@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from suffixsvc.verb_options import argument, option, with_options
 from suffixsvc_cli.base.configuration import ConfigFile
-from suffixsvc_cli.base.options import LOG_FORMAT, AccessOptions, LogStyle
+from suffixsvc_cli.base.options import LOG_FORMAT, OPEN_TO_ALL, AccessOptions, LogStyle, access_option
 from suffixsvc_models.load_options import LoadOptions
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class OpenAIOptions(LoadOptions, AccessOptions):
     data: Path | None = option(
         None, metavar="FOLDER", help="Store outputs in a data folder. Default: in memory only."
     )
+    open_to_all: bool = access_option(False, "--open-to-all", help=OPEN_TO_ALL)
     cache: str | None = option(
         None, metavar="ADDRESS", help="Store outputs in a running service: unix:PATH or HOST:PORT."
     )
@@ -105,6 +106,7 @@ def openai(options: OpenAIOptions, config: ConfigFile = None) -> None:
     """
     del config  # read before the other options
     # imported here so that --help is fast
+    from suffixsvc.access.served_log import require_one_choice
     from suffixsvc.config import validate_mode
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc.service.listeners.listen import TcpAddress, parse_address
@@ -125,11 +127,14 @@ def openai(options: OpenAIOptions, config: ConfigFile = None) -> None:
         raise InvalidConfigError(
             "--data and --cache must not be given together: outputs are stored in one place"
         )
+    if options.open_to_all and options.data is None:
+        raise InvalidConfigError("--open-to-all must only be given with --data")
     if options.mode is not None:
         if options.cache is None:
             raise InvalidConfigError("--mode must only be given with --cache", got=options.mode)
         validate_mode(options.mode)
     access, tls = options.access(), options.tls()
+    require_one_choice(access, open_to_all=options.open_to_all)
     configure_logs(options.log_format.value)
     engine = engine_settings(options)
     serve_until_signal(
@@ -142,6 +147,7 @@ def openai(options: OpenAIOptions, config: ConfigFile = None) -> None:
             options.grace_seconds,
             options.ready_file,
             tls,
+            options.open_to_all,
         )
     )
 

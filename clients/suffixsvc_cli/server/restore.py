@@ -30,6 +30,7 @@ def restore(
     with progress_bar("bytes") as show:
         done = restore_backup(backup, data, progress=show)
     found = {**done.manifest.summary(), "node_id": done.node_id, "rebuilt_segments": list(done.rebuilt)}
+    found["access_controlled"] = done.access_controlled
     if as_json:
         typer.echo(json.dumps({"data": str(data), **found}))
         return
@@ -37,5 +38,10 @@ def restore(
         f"{data}: {found['outputs']:,} outputs, {found['tokens']:,} tokens in {found['namespaces']:,} "
         f"namespaces, as of LSN {found['lsn']}, as node {done.node_id}"
     )
+    if done.access_controlled:
+        typer.echo(
+            "it was served with access control: give the service its --tokens and --policies, which no "
+            "backup has (docs/operations.md)"
+        )
     for name in done.rebuilt:
         typer.echo(f"segment {name} of the backup is damaged; its outputs are sealed again at the first open")

@@ -12,7 +12,7 @@ from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.verb_options import option, with_options
 from suffixsvc_cli.base.configuration import ConfigFile
-from suffixsvc_cli.base.options import LOG_FORMAT, LogStyle, SocketOptions, access_option
+from suffixsvc_cli.base.options import LOG_FORMAT, OPEN_TO_ALL, LogStyle, SocketOptions, access_option
 
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
@@ -80,6 +80,7 @@ class ServeOptions(SocketOptions):
         help="File of tokens, which `suffixsvc token` writes. It is read again when it changes.",
         show_default="tokens.toml in the data folder",
     )
+    open_to_all: bool = access_option(False, "--open-to-all", help=OPEN_TO_ALL)
     preload: str | None = option(
         None, help="Recipes from which every session of their tokenizer drafts: sql,json,code, or folders."
     )
@@ -163,6 +164,7 @@ def serve(options: ServeOptions, config: ConfigFile = None) -> None:
             tls=options.tls(),
             tokens=options.tokens,
             policies=options.policies,
+            open_to_all=options.open_to_all,
             ready_file=options.ready_file,
             log_format=options.log_format.value,
             debug=options.verbose,

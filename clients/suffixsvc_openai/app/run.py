@@ -19,6 +19,7 @@ import uvicorn
 
 from suffixsvc.access.control import AccessControl
 from suffixsvc.access.refreshing import refreshing
+from suffixsvc.access.served_log import prepare_log, remember_access
 from suffixsvc.errors import ListenError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.runtime.log_output import queued_log_output
@@ -64,6 +65,7 @@ class ServerSettings:
         host, port: where to listen; port 0 takes a free one.
         access: tokens and policy; without any, only loopback addresses are allowed.
         tls: certificates; None: connections are not encrypted, and only loopback addresses are allowed.
+        open_to_all: serve stored outputs that were served with access control without it, from now on.
         grace_seconds: time for running calls to end after a signal.
         ready_file: written once the server answers: JSON with "addresses" and "pid".
     """
@@ -76,6 +78,7 @@ class ServerSettings:
     grace_seconds: float = 30.0
     ready_file: Path | None = None
     tls: ServerTls | None = None
+    open_to_all: bool = False
 
 
 class OpenAIServer(ClosedOnExit):
@@ -89,7 +92,8 @@ class OpenAIServer(ClosedOnExit):
         address: HOST:PORT, after :meth:`start`.
 
     Raises:
-        ListenError: the address cannot be used. What :class:`Engine` raises.
+        ListenError: the address cannot be used, or the stored outputs must be served with access control.
+            What :class:`Engine` raises.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -102,10 +106,13 @@ class OpenAIServer(ClosedOnExit):
             engine = opened.enter_context(
                 Engine(settings.engine, metrics.ended, feed, authentication.principals)
             )
+            if engine.log is not None:
+                address = host_and_port(settings.host, settings.port)
+                prepare_log(engine.log, settings.access, [address], open_to_all=settings.open_to_all)
             chat = opened.enter_context(ChatModel(engine))
             metrics.watch(engine)
             self.service = Service(engine, chat, authentication, metrics, settings.model, feed)
-            self._access = refreshing(settings.access, self.service.live.end_revoked)
+            self._access = refreshing(settings.access, self._keep_access)
             opened.callback(self._access.stop)
             config = uvicorn.Config(
                 create_application(self.service),
@@ -127,6 +134,13 @@ class OpenAIServer(ClosedOnExit):
             self._opened = opened.pop_all()
         host, port = self._socket.getsockname()[:2]
         self.address = host_and_port(host, port)
+
+    def _keep_access(self) -> None:
+        """End the live pages of revoked tokens; mark the log once there is a token."""
+        self.service.live.end_revoked()
+        log = self.service.engine.log
+        if log is not None:
+            remember_access(log, self._settings.access)
 
     def _run(self) -> None:
         self._uvicorn.run(sockets=[self._socket])

@@ -118,6 +118,7 @@ class Engine(ClosedOnExit):
         drafting: makes the layers.
         calibrators: what the layers' drafts are worth, by principal.
         curve: cost of the model's steps, as learned so far.
+        log: of the stored outputs; None: a service has it.
 
     Raises:
         ModelError: the model cannot be loaded.
@@ -157,6 +158,7 @@ class Engine(ClosedOnExit):
                     settings.data, settings.service, self.model.digest, tokenizer, principals, settings.mode
                 )
             )
+            self.log = self._memory.log
             self._readers = ThreadPoolExecutor(1, "suffixsvc-stored")
             opened.callback(self._readers.shutdown, cancel_futures=True)
             self.drafting = opened.enter_context(Drafting(settings.drafting, target, self.curve))

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from suffixsvc.access.served_log import ServedLog
 from suffixsvc.config import MAX_LABEL_CHARACTERS, Limits
 from suffixsvc.errors import (
     InvalidInputError,
@@ -103,6 +104,7 @@ class Memory(ClosedOnExit):
         most_namespaces: returns the largest number of namespaces of a principal; None: no limit.
         sends_later: whether a session that is closed without waiting keeps its output until its service
             answers.
+        log: the log of an embedded cache; None: another process serves it.
     """
 
     def __init__(
@@ -113,10 +115,12 @@ class Memory(ClosedOnExit):
         clock: Callable[[], float] = time.monotonic,
         most_namespaces: Callable[[], int | None] = lambda: None,
         sends_later: Callable[[object], bool] = lambda _session: False,
+        log: ServedLog | None = None,
     ) -> None:
         self._backend, self._model, self._tokenizer = backend, model, tokenizer
         self._clock, self._most_namespaces = clock, most_namespaces
         self._sends_later = sends_later
+        self.log = log
         self._paused_until = float("-inf")
 
     def path_of(self, caller: Caller, name: str) -> str:
@@ -330,7 +334,8 @@ def open_memory(
         count = principals()
         return max(1, limits.max_namespaces // count) if count > 1 else None
 
-    return Memory(SuffixCache(data, limits=limits), model, tokenizer, most_namespaces=most)
+    cache = SuffixCache(data, limits=limits)
+    return Memory(cache, model, tokenizer, most_namespaces=most, log=cache)
 
 
 def _append_rest(session: MemorySession, token_ids: Sequence[int], prompt: int) -> None:

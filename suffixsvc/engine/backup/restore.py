@@ -44,11 +44,13 @@ class Restored:
         node_id: the new one, 16 hexadecimal digits.
         rebuilt: segment files that are damaged or missing in the backup. Their outputs are in the log, and
             are sealed again when the folder is opened.
+        access_controlled: the log was served with access control, and only so can it be served now.
     """
 
     manifest: BackupManifest
     node_id: str
     rebuilt: tuple[str, ...]
+    access_controlled: bool
 
 
 def restore(
@@ -92,9 +94,10 @@ def restore(
             sync_point("restore-segment")
         with NewDataFile(folder) as target:
             node_id = target.write(partial(_renew, manifest=manifest, rebuilt=frozenset(rebuilt)))
+            access_controlled = target.read(lambda view: view.access_controlled)
             target.finish()
         sync_point("restore-renewed")
-    return Restored(manifest, f"{node_id:016x}", tuple(rebuilt))
+    return Restored(manifest, f"{node_id:016x}", tuple(rebuilt), access_controlled)
 
 
 def _copy_data(source: Path, target: Path, manifest: BackupManifest, on_piece: Callable[[int], None]) -> None:

@@ -63,6 +63,12 @@ def parse_address(text: str) -> Address:
     return TcpAddress(host.strip("[]"), int(port))
 
 
+def open_addresses(addresses: Iterable[Address]) -> list[str]:
+    """The addresses at which callers need no identity without access control, as text: not unix sockets,
+    which only the server's own user can open then."""
+    return [str(address) for address in addresses if isinstance(address, TcpAddress)]
+
+
 def _require_length(path: str) -> None:
     size = len(os.fsencode(path))
     if not 0 < size <= MAX_UNIX_PATH_BYTES:
