@@ -68,6 +68,7 @@ def client_at(service: ServeProcess, token: str | None = None) -> SuffixClient:
 
 def refused(service: ServeProcess) -> str:
     """The error of a service that must not start: one line, exit code 2."""
+    service.ready_file.unlink(missing_ok=True)  # of one that was killed
     process = service.launch()
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2, said

@@ -11,9 +11,11 @@ from backup_testing import NS, open_cache, rewrite
 
 from suffixsvc.engine.repair.inspection import check_folder
 from suffixsvc.engine.repair.rebuild import repair_folder
-from suffixsvc.errors import StoreError
+from suffixsvc.errors import StoreError, StoreForeignError
 from suffixsvc.store.folder_reading import reading
 from suffixsvc.store.records import keys
+
+PAGE = 4096
 
 
 def is_marked(data: Path) -> bool:
@@ -57,14 +59,23 @@ def test_a_repair_keeps_the_mark(data: Path, mark: bool) -> None:
     assert check_folder(data) == []
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [_schema_lost, *(partial(_schema_changed, at=at) for at in (0, 4, 6, 20))],
-    ids=["lost", "magic", "version", "flags", "checksum"],
-)
-def test_a_repair_of_a_log_whose_mark_is_lost_sets_it(data: Path, damage: Any) -> None:
+@pytest.mark.parametrize("at", [4, 6, 20], ids=["version", "flags", "checksum"])
+def test_a_repair_of_a_log_whose_mark_is_lost_sets_it(data: Path, at: int) -> None:
     """The record of the mark is one that every open needs: without it the log is not opened as unmarked."""
-    rewrite(data, damage)
+    rewrite(data, partial(_schema_changed, at=at))
+    _require_set_by_repair(data)
+
+
+def test_a_repair_of_a_log_without_the_page_of_the_mark_sets_it(data: Path) -> None:
+    raw = bytearray((data / "data.mdb").read_bytes())
+    for page in range(2 * PAGE, len(raw), PAGE):  # those of earlier transactions as well
+        if b"SXHD" in raw[page : page + PAGE]:
+            raw[page + 16 : page + PAGE] = bytes(PAGE - 16)
+    (data / "data.mdb").write_bytes(raw)
+    _require_set_by_repair(data)
+
+
+def _require_set_by_repair(data: Path) -> None:
     with pytest.raises(StoreError):
         open_cache(data)
     assert check_folder(data)
@@ -73,3 +84,14 @@ def test_a_repair_of_a_log_whose_mark_is_lost_sets_it(data: Path, damage: Any) -
     assert report.outputs == 1
     assert is_marked(data)
     assert check_folder(data) == []
+
+
+@pytest.mark.parametrize("damage", [_schema_lost, _schema_changed], ids=["lost", "magic"])
+def test_a_file_without_the_record_is_not_opened_and_not_repaired(data: Path, damage: Any) -> None:
+    """It is taken for one of another program."""
+    rewrite(data, damage)
+    before = (data / "data.mdb").read_bytes()
+    for work in (open_cache, check_folder, repair_folder):
+        with pytest.raises(StoreForeignError):
+            work(data)
+    assert (data / "data.mdb").read_bytes() == before

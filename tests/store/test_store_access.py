@@ -111,7 +111,7 @@ def test_a_folder_without_room_for_its_migration_can_have_it_and_keeps_it(tmp_pa
     folder = golden_folder("v4", tmp_path / "old")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WriteView, "put_schema", no_room)
-        store = LmdbStore(folder, migrate=True)
+        store = LmdbStore(folder, migrate=True, limit_bytes=8 << 20)  # it grows up to its limit
     assert store.schema == 4
     store.set_access_controlled(True)
     store.check()
