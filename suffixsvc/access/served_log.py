@@ -78,4 +78,3 @@ def remember_access(served: ServedLog, access: AccessControl) -> None:
     """Mark the log if the server has access control, which may begin while it runs. StoreError."""
     if access.required and not served.access_controlled:
         served.set_access_controlled(True)
-        log.info("the data folder is marked: it is served with access control only")

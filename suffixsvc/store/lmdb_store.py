@@ -198,6 +198,13 @@ class LmdbStore(Store):
     def _require_may_wait(self) -> None:
         self._thread.require_other_thread()
 
+    def set_access_controlled(self, value: bool) -> None:
+        """Record whether a server with access control has served the log, durably; changes are logged."""
+        if value != self.access_controlled:
+            super().set_access_controlled(value)
+            event = "data folder marked as served with access control" if value else "data folder unmarked"
+            log.info(event, folder=self._log.path)
+
     def set_deletion_listener(self, listener: Callable[[Sequence[StoredOutput]], None]) -> None:
         """Call ``listener`` on the store's thread after every commit that deleted outputs, with these."""
         self._thread.listener = listener

@@ -137,7 +137,7 @@ def test_a_token_that_is_created_while_the_service_runs_marks_the_log(folder: Pa
             """The mark is told, as far as standard error has come."""
             assert service.process is not None
             assert service.process.stderr is not None
-            return "is marked" in service.process.stderr.readline()
+            return "marked as served" in service.process.stderr.readline()
 
         eventually(said, "the log is marked")
         service.kill()
