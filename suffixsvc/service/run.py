@@ -54,7 +54,8 @@ class ServeConfig:
     socket_mode: int = OWNER_ONLY
     #: certificates of TCP addresses; None: they are not encrypted
     tls: ServerTls | None = None
-    #: file of the tokens; None: TOKENS_FILE in the data folder
+    #: file of the tokens, one of which callers must have, also while it has none; None: TOKENS_FILE in the
+    #: data folder, as soon as it has one
     tokens: Path | None = None
     #: policy file; None: no limits of namespaces, and no principals
     policies: Path | None = None
@@ -108,6 +109,7 @@ def _serve_until_signal(config: ServeConfig) -> None:
         TokenFile(config.tokens or config.data / TOKENS_FILE),
         config.policies,
         insecure_network=config.insecure_network,
+        required=config.tokens is not None,
         socket_mode=config.socket_mode,
     )
     require_one_choice(access, open_to_all=config.open_to_all)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import shutil
@@ -287,6 +288,23 @@ def test_a_backup_of_a_running_service_restored_with_its_tokens(folder: Path) ->
             client.namespaces()
         with client_at(service, token) as client:
             assert [each.path for each in client.namespaces()] == ["alice/secret"]
+
+
+def test_a_file_of_tokens_that_is_named_is_required_before_it_has_one(folder: Path) -> None:
+    with ServeProcess(folder, "--tokens", str(folder / "tokens.toml"), listen=TCP) as service:
+        with client_at(service.start()) as client, pytest.raises(UnauthenticatedError):
+            client.namespaces()
+        token = TokenFile(folder / "tokens.toml").create("alice")
+        with client_at(service, token) as client:
+            eventually(lambda: _admitted(client), "the token is read")
+        service.kill()
+    assert is_marked(folder / "data")
+
+
+def _admitted(client: SuffixClient) -> bool:
+    with contextlib.suppress(UnauthenticatedError):
+        return client.namespaces() == []
+    return False
 
 
 # --- folders of earlier releases ---------------------------------------------------------------------

@@ -77,7 +77,8 @@ class ServeOptions(SocketOptions):
     tokens: Path | None = access_option(
         None,
         metavar="FILE",
-        help="File of tokens, which `suffixsvc token` writes. It is read again when it changes.",
+        help="File of tokens, which `suffixsvc token` writes; clients must then have one. It is read again "
+        "when it changes.",
         show_default="tokens.toml in the data folder",
     )
     open_to_all: bool = access_option(False, "--open-to-all", help=OPEN_TO_ALL)
