@@ -16,7 +16,7 @@ requests_per_second = 2000       limits of what it sends (rate_limits.py)
 tokens_per_second = 1e6
 max_sessions = 200
 max_message_bytes = "4 MiB"
-max_unmatched_drafts = 100       limit of probing (docs/security.md)
+max_unmatched_tokens = 300       limit of probing (docs/security.md)
 max_bytes = "2 GiB"              limits of what it stores, in all namespaces together (policies.py)
 max_outputs = 100_000
 
@@ -113,7 +113,7 @@ class _PrincipalTable:
     tokens_per_second: float | None = None
     max_sessions: int | None = None
     max_message_bytes: Any = None
-    max_unmatched_drafts: float | None = None
+    max_unmatched_tokens: float | None = None
     max_bytes: Any = None
     max_outputs: int | None = None
 
@@ -150,7 +150,7 @@ class _PrincipalTable:
             self.tokens_per_second,
             self.max_sessions,
             size,
-            self.max_unmatched_drafts,
+            self.max_unmatched_tokens,
         )
 
     def paths(self) -> dict[Right, list[str]]:

@@ -18,8 +18,8 @@ from suffixsvc.errors import InvalidConfigError, LimitExceededError
 #: bytes of a message that count as one token
 BYTES_PER_TOKEN: Final = 4
 _LARGEST: Final = 2**53
-#: default of ``max_unmatched_drafts``
-MAX_UNMATCHED_DRAFTS: Final = 100.0
+#: default of ``max_unmatched_tokens``
+MAX_UNMATCHED_TOKENS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,15 @@ class PrincipalLimits:
         tokens_per_second: four bytes of a message count as one.
         max_sessions: live sessions.
         max_message_bytes: size of a message.
-        max_unmatched_drafts: expected matches of drafts with what its sessions append, beyond those that
-            come true (docs/security.md#probing); None: :data:`MAX_UNMATCHED_DRAFTS`.
+        max_unmatched_tokens: drafted tokens of shared text that its sessions do not answer, or that match
+            less often than predicted (docs/security.md#probing); None: :data:`MAX_UNMATCHED_TOKENS`.
     """
 
     requests_per_second: float | None = None
     tokens_per_second: float | None = None
     max_sessions: int | None = None
     max_message_bytes: int | None = None
-    max_unmatched_drafts: float | None = None
+    max_unmatched_tokens: float | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):

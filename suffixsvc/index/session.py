@@ -293,7 +293,7 @@ class Session:
         """Let a dispatcher take this session's steps from now on. The caller holds the slot's mutex.
 
         Args:
-            meter: counts whether drafts are matched, and refuses steps if too few are; None: neither.
+            meter: counts how drafts are answered, and refuses steps if too few are; None: neither.
         """
         self._stepper.set_meter(meter)
         slot.set_cost(native_curve(verify_cost, self._limits.max_draft_tokens))

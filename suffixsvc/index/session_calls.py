@@ -127,18 +127,19 @@ def refusal_error(refusal: core.Refusal, at: int | None, token_bytes: bytes, max
         case core.StepStatus.FULL:
             return too_long_error(refusal.length, max_tokens)
         case core.StepStatus.PROBING:
-            return _probing_error(refusal.retry_after)
+            return _probing_error(refusal)
     raise RuntimeError(f"the core failed: {refusal.reason}")
 
 
-def _probing_error(seconds: float) -> LimitExceededError:
+def _probing_error(refusal: core.Refusal) -> LimitExceededError:
     error = LimitExceededError(
-        "sessions of a principal must append what is drafted for them about as often as the drafts predict",
-        expected="at most max_unmatched_drafts of its policy in excess",
-        got="more",
-        remedy=f"Send the step again in {seconds:.3f} s, or let an operator raise the limit.",
+        "sessions of a principal must append what their model wrote after drafts, which must match about as "
+        "often as the drafts predict",
+        expected=f"at most {refusal.limit:g} unmatched tokens (max_unmatched_tokens of its policy)",
+        got=f"{refusal.excess:.1f}",
+        remedy=f"Send the step again in {refusal.retry_after:.3f} s, or let an operator raise the limit.",
     )
-    error.retry_after_s = seconds
+    error.retry_after_s = refusal.retry_after
     return error
 
 

@@ -547,20 +547,26 @@ class GetStatsReply(_message.Message):
     def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., num_session_drafts: _Optional[int] = ..., num_namespace_drafts: _Optional[int] = ..., num_session_draft_tokens: _Optional[int] = ..., num_namespace_draft_tokens: _Optional[int] = ..., num_session_accepted_tokens: _Optional[int] = ..., num_namespace_accepted_tokens: _Optional[int] = ..., num_no_context: _Optional[int] = ..., num_not_worth_cost: _Optional[int] = ..., num_over_limit: _Optional[int] = ..., expected_tokens: _Optional[float] = ..., verify_steps: _Optional[float] = ..., avoided_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., min_principals: _Optional[int] = ..., published_runs: _Optional[int] = ..., published_tokens: _Optional[int] = ..., last_published: _Optional[float] = ..., num_off: _Optional[int] = ..., drafting_off: _Optional[int] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ..., store_reopened: _Optional[int] = ..., store_defects: _Optional[int] = ..., erasure_due: bool = ..., followers: _Optional[_Iterable[_Union[_watch_pb2.FollowerStats, _Mapping]]] = ..., store_queue: _Optional[int] = ..., live_lost: _Optional[int] = ..., dropped_log_lines: _Optional[int] = ..., principals: _Optional[_Iterable[_Union[PrincipalStats, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[ProbeStats, _Mapping]]] = ...) -> None: ...
 
 class ProbeStats(_message.Message):
-    __slots__ = ("principal", "drafts", "expected_matches", "matched_drafts", "refused_steps", "excess")
+    __slots__ = ("principal", "drafts", "expected_matches", "matched_tokens", "refused_steps", "excess", "drafted_tokens", "unanswered_tokens", "open_tokens")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_MATCHES_FIELD_NUMBER: _ClassVar[int]
-    MATCHED_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    MATCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_STEPS_FIELD_NUMBER: _ClassVar[int]
     EXCESS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     principal: str
     drafts: int
     expected_matches: float
-    matched_drafts: int
+    matched_tokens: int
     refused_steps: int
     excess: float
-    def __init__(self, principal: _Optional[str] = ..., drafts: _Optional[int] = ..., expected_matches: _Optional[float] = ..., matched_drafts: _Optional[int] = ..., refused_steps: _Optional[int] = ..., excess: _Optional[float] = ...) -> None: ...
+    drafted_tokens: int
+    unanswered_tokens: int
+    open_tokens: int
+    def __init__(self, principal: _Optional[str] = ..., drafts: _Optional[int] = ..., expected_matches: _Optional[float] = ..., matched_tokens: _Optional[int] = ..., refused_steps: _Optional[int] = ..., excess: _Optional[float] = ..., drafted_tokens: _Optional[int] = ..., unanswered_tokens: _Optional[int] = ..., open_tokens: _Optional[int] = ...) -> None: ...
 
 class PrincipalStats(_message.Message):
     __slots__ = ("principal", "outputs", "held_bytes", "sessions", "session_bytes", "limit_bytes", "limit_outputs", "evicted_outputs", "refused")

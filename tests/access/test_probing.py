@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from structlog.testing import capture_logs
 from suffixsvc import NewOutput, SuffixCache, wire
 from suffixsvc.access.caller import Caller
 from suffixsvc.access.policy_file import read_policy_file
-from suffixsvc.access.rate_limits import MAX_UNMATCHED_DRAFTS
+from suffixsvc.access.rate_limits import MAX_UNMATCHED_TOKENS
 from suffixsvc.errors import InvalidConfigError, LimitExceededError
 from suffixsvc.service.metrics.collector import service_registry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.values import as_token_array
+from suffixsvc_client import SuffixClient
 from suffixsvc_client.protocol.counters import EmptyReason
 from support.access import ControlledService
 from support.command_line import run_verb
@@ -92,13 +94,15 @@ def test_a_prober_is_counted_reported_and_slowed(service: ControlledService, how
             break
     assert refusal is not None
     assert "about as often as the drafts predict" in refusal.message
+    assert float(str(refusal.got)) > MAX_UNMATCHED_TOKENS  # figures, not words
+    assert f"{MAX_UNMATCHED_TOKENS:g}" in str(refusal.expected)
     assert refusal.retry_after_s is not None
     assert 0 < refusal.retry_after_s < 600
     [found] = service.server.handlers.sessions.probes.stats()
     assert found.principal == "prober"
     assert found.drafts == drafted
-    assert found.expected_matches > MAX_UNMATCHED_DRAFTS
-    assert found.matched_drafts < drafted / 10
+    assert MAX_UNMATCHED_TOKENS < found.unanswered_tokens <= MAX_UNMATCHED_TOKENS + 8 * 3
+    assert found.matched_tokens == 0
     assert found.refused_steps == 1
 
     with capture_logs() as logs:
@@ -106,6 +110,7 @@ def test_a_prober_is_counted_reported_and_slowed(service: ControlledService, how
         service.server.handlers.sessions.probes.report()
     [line] = [each for each in logs if "probing" in each["event"]]
     assert (line["principal"], line["refused_steps"], line["log_level"]) == ("prober", 1, "warning")
+    assert line["unanswered_tokens"] == found.unanswered_tokens
 
     # others are not concerned, nor is the operator
     alice = caller_of(service, "alice")
@@ -115,7 +120,7 @@ def test_a_prober_is_counted_reported_and_slowed(service: ControlledService, how
     registry = service_registry(service.cache, service.server.handlers)
     assert registry.get_sample_value("suffixsvc_principal_refused_steps_total", {"principal": "prober"}) == 1
     # a higher limit holds at once
-    service.set_policy(POLICY + '[principals."prober"]\nmax_unmatched_drafts = 1e6\n')
+    service.set_policy(POLICY + '[principals."prober"]\nmax_unmatched_tokens = 1e6\n')
     assert probe(service, caller, len(TEXTS) - 1, how) > 0
 
 
@@ -127,7 +132,7 @@ def test_a_prober_that_appends_other_tokens_is_soon_offered_nothing(service: Con
     assert not any(drafted[-100:])
     [found] = service.server.handlers.sessions.probes.stats()
     assert found.drafts == sum(drafted)
-    assert found.matched_drafts == 0
+    assert found.matched_tokens == 0
     alice = caller_of(service, "alice")
     assert all(probe(service, alice, number, "new session") for number in range(8))
 
@@ -136,6 +141,58 @@ def _operator() -> Caller:
     from suffixsvc.access.caller import OPERATOR_CALLER
 
     return OPERATOR_CALLER
+
+
+def _own_text(client: SuffixClient, turn: int) -> None:
+    """Three drafts of one token of a text of its own, each appended."""
+    own = list(range(30_000, 30_060))
+    namespace = client.namespace("prober/own")
+    if turn == 0:
+        namespace.add_output(own)
+        namespace.add_output(own)
+    with contextlib.closing(namespace.open_session(own[:10], private=True)) as session:
+        for at in range(10, 14):
+            session.step(own[at - 1 : at] if at > 10 else [], 1, 0.0)
+        session.step(own[13:14], 0)
+
+
+@pytest.mark.parametrize("pattern", ["own text", "each first token", "every fifth", "one session"])
+def test_what_a_prober_appends_pays_for_as_much(service: ControlledService, pattern: str) -> None:
+    """Over the wire: what is disclosed of the text of others is about what was appended, and the limit."""
+    appended = disclosed = refused = 0
+    with service.client("prober") as client:
+        namespace = client.namespace(PATH)
+        walked = namespace.open_session([1], private=True)
+        for turn in range(len(TEXTS)):
+            if pattern == "own text" and turn % 3 == 0:
+                _own_text(client, turn)
+            guess, truth = TEXTS[turn][:10], TEXTS[turn][10:]
+            if pattern == "one session":
+                session = walked
+                session.append_context(guess)
+            else:
+                session = namespace.open_session(guess, private=True)
+            draft = session.step([], 16, 0.0).token_ids.tolist()
+            disclosed += sum(a == b for a, b in zip(draft, truth, strict=False))
+            if draft and (pattern == "each first token" or (pattern == "every fifth" and turn % 5 == 0)):
+                session.step(draft[:1], 0)
+                appended += 1
+            if session is not walked:
+                session.close(commit=False)
+            refused = client.counts.empty.get(EmptyReason.REFUSED, 0)
+            if refused > 20:
+                break
+        walked.close(commit=False)
+    assert refused > 20
+    assert disclosed > MAX_UNMATCHED_TOKENS / 2  # it was offered drafts until then
+    assert disclosed <= 1.3 * MAX_UNMATCHED_TOKENS + 3 * appended
+
+
+def test_a_caller_that_may_copy_the_text_is_not_metered(service: ControlledService) -> None:
+    service.set_policy(POLICY + '[principals."prober"]\nfollow = ["acme"]\n')
+    caller = caller_of(service, "prober")
+    assert all(probe(service, caller, number, "new session") for number in range(100))
+    assert service.server.handlers.sessions.probes.stats() == []
 
 
 def test_the_operator_is_not_metered(service: ControlledService) -> None:
@@ -149,12 +206,11 @@ def test_a_refused_step_is_an_empty_draft_and_loses_no_token(service: Controlled
     with service.client("alice") as client:
         session = client.namespace(PATH).open_session(text[:8])
         assert len(session.step(text[8:9]))
-        [meter] = [meter for _, meter in service.server.handlers.sessions.probes._meters.values()]
-        service.set_policy(POLICY + '[principals."alice"]\nmax_unmatched_drafts = 1e-9\n')
-        assert meter.excess <= 1e-9 or not len(session.step(text[9:10]))
+        service.set_policy(POLICY + '[principals."alice"]\nmax_unmatched_tokens = 1e-9\n')
         for token in text[10:14]:
             session.step([7777])  # no match
             assert not len(session.step([token]))
+        assert client.counts.empty.get(EmptyReason.REFUSED, 0) >= 7
         service.set_policy(POLICY)
         session.step([7778])
         output_id = session.close()
@@ -191,15 +247,15 @@ def test_users_with_any_hit_rate_are_not_refused(service: ControlledService, kin
         counts = client.counts
     [found] = service.server.handlers.sessions.probes.stats()
     assert found.refused_steps == 0, (kind, found)
-    assert found.excess < MAX_UNMATCHED_DRAFTS / 2, (kind, found)
+    assert found.excess < MAX_UNMATCHED_TOKENS / 2, (kind, found)
     assert not counts.empty.get(EmptyReason.REFUSED, 0)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", '"many"'])
 def test_an_invalid_limit_is_refused_by_name(tmp_path: Path, value: str) -> None:
     file = tmp_path / "p.toml"
-    file.write_text(f'[principals."a"]\nmax_unmatched_drafts = {value}\n')
-    with pytest.raises(InvalidConfigError, match="max_unmatched_drafts"):
+    file.write_text(f'[principals."a"]\nmax_unmatched_tokens = {value}\n')
+    with pytest.raises(InvalidConfigError, match="max_unmatched_tokens"):
         read_policy_file(file)
 
 
@@ -215,4 +271,7 @@ def test_statistics_show_the_matches(service: ControlledService) -> None:
     ):
         server.handlers.sessions.probes.meter_of(caller_of(service, "prober"))
         shown = run_verb("stats", "--server", address).stdout
-    assert "drafts of prober\t0 of shared text, 0.0 expected to match, 0 matched, 0 steps refused" in shown
+    assert (
+        "drafts of prober\t0 tokens of shared text, 0 unanswered, 0.0 expected to match, 0 matched, "
+        "0 steps refused" in shown
+    )

@@ -43,7 +43,7 @@ REFUSAL_RATIO = 2.0
 NEIGHBOUR_RATIO, NEIGHBOUR_MS = 2.0, 5.0
 
 #: of the policy file; no draft of random text matches, and the limit of probing is not what is tested here
-HEAVY = "[principals.heavy]\nmax_unmatched_drafts = 1e9\n"
+HEAVY = "[principals.heavy]\nmax_unmatched_tokens = 1e9\n"
 
 Figure = Callable[[str, object, str], None]
 Floats = npt.NDArray[np.float64]

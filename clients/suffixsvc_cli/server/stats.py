@@ -90,11 +90,12 @@ def _held(principal: Mapping[str, Any]) -> str:
 
 
 def _matched(probes: Mapping[str, Any]) -> str:
-    """How the drafts of a principal are matched, on one line."""
+    """How the drafts of a principal are answered, on one line."""
     parts = [
-        f"{probes['drafts']:,} of shared text",
+        f"{probes['drafted_tokens']:,} tokens of shared text",
+        f"{probes['unanswered_tokens']:,} unanswered",
         f"{probes['expected_matches']:,.1f} expected to match",
-        f"{probes['matched_drafts']:,} matched",
+        f"{probes['matched_tokens']:,} matched",
         f"{probes['refused_steps']:,} steps refused",
     ]
     return ", ".join(parts)

@@ -101,17 +101,24 @@ class PrincipalStats:
 
 @dataclass(frozen=True, slots=True)
 class ProbeStats:
-    """How drafts of shared text are matched by what sessions of a principal append; since the start."""
+    """How drafts of shared text are answered by what sessions of a principal append; since the start.
+
+    Tokens are those of shared text (docs/security.md#probing).
+    """
 
     principal: str
-    #: drafts that began with a token of shared text
+    #: drafts with such tokens, and the tokens
     drafts: int
-    #: of them, matches as their probabilities predicted, and matches
+    drafted_tokens: int
+    #: of those that were answered, matches as their probabilities predicted, and matches
     expected_matches: float
-    matched_drafts: int
-    #: because too few matched
+    matched_tokens: int
+    #: drafted tokens that nothing was appended after, and those that may be answered yet
+    unanswered_tokens: int
+    open_tokens: int
+    #: because of the excess or of open tokens
     refused_steps: int
-    #: drafts charged at present; above the limit of the principal steps are refused
+    #: tokens charged at present; above the limit of the principal steps are refused
     excess: float
 
 

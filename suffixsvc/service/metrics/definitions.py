@@ -185,25 +185,35 @@ PRINCIPAL_COUNTERS: Final = (
 )
 #: of a principal that had sessions; fields of ProbeStats
 PROBE_COUNTERS: Final = (
+    Reading(Metric("principal_drafts", "Drafts with tokens of shared text.", ("principal",)), "drafts"),
     Reading(
-        Metric("principal_drafts", "Drafts that began with a token of shared text.", ("principal",)), "drafts"
+        Metric("principal_drafted_tokens", "Tokens of shared text in drafts.", ("principal",)),
+        "drafted_tokens",
     ),
     Reading(
-        Metric("principal_expected_matches", "Matches of these drafts as predicted.", ("principal",)),
+        Metric("principal_unanswered_tokens", "Of these, those without an answer.", ("principal",)),
+        "unanswered_tokens",
+    ),
+    Reading(
+        Metric("principal_expected_matches", "Matches of answered tokens as predicted.", ("principal",)),
         "expected_matches",
     ),
     Reading(
-        Metric("principal_matched_drafts", "Of these drafts, those that were matched.", ("principal",)),
-        "matched_drafts",
+        Metric("principal_matched_tokens", "Answered tokens that matched.", ("principal",)),
+        "matched_tokens",
     ),
     Reading(
-        Metric("principal_refused_steps", "Steps refused because too few matched.", ("principal",)),
+        Metric("principal_refused_steps", "Steps refused for unmatched or open tokens.", ("principal",)),
         "refused_steps",
     ),
 )
 PROBE_GAUGES: Final = (
     Reading(
-        Metric("principal_unmatched_drafts", "Unmatched drafts charged at present.", ("principal",)), "excess"
+        Metric("principal_unmatched_tokens", "Unmatched tokens charged at present.", ("principal",)), "excess"
+    ),
+    Reading(
+        Metric("principal_open_tokens", "Drafted tokens without an answer yet.", ("principal",)),
+        "open_tokens",
     ),
 )
 

@@ -130,7 +130,9 @@ class SessionRegistry:
             entry.follower = entry.caller.scope + request.follower_id
         entry.session = session
         cost = DEFAULT_VERIFY_COST if cost is None else cost
-        entry.session.attach(entry.slot, cost, self.probes.meter_of(entry.caller))
+        # a caller that may copy all that the session drafts from need not probe for it
+        copies = self._may_follow(request, entry.caller)
+        entry.session.attach(entry.slot, cost, None if copies else self.probes.meter_of(entry.caller))
         self.table.opened(entry)
         self._cache.feed.written.notify()  # a resumed session has text before its first step
         return entry.session

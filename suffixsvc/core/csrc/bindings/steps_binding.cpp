@@ -97,14 +97,21 @@ void suffixsvc::bind_steps(nb::module_& m) {
         .def_prop_ro("avoided_seconds", [](const StepCounters& c) { return scaled(c.avoided_ns, 1e-9); })
         .def_prop_ro("verify_seconds", [](const StepCounters& c) { return scaled(c.verify_ns, 1e-9); });
 
+    // Named as the fields of suffixsvc.service.sessions.probes.ProbeStats.
+    nb::class_<ProbeCounts>(m, "ProbeCounts")
+        .def_ro("drafts", &ProbeCounts::drafts)
+        .def_ro("drafted_tokens", &ProbeCounts::drafted)
+        .def_ro("expected_matches", &ProbeCounts::expected)
+        .def_ro("matched_tokens", &ProbeCounts::matched)
+        .def_ro("unanswered_tokens", &ProbeCounts::unanswered)
+        .def_ro("open_tokens", &ProbeCounts::open)
+        .def_ro("refused_steps", &ProbeCounts::refused)
+        .def_ro("excess", &ProbeCounts::excess);
+
     nb::class_<ProbeMeter>(m, "ProbeMeter")
         .def(nb::init<>())
         .def("set_limit", &ProbeMeter::set_limit, "limit"_a)
-        .def_prop_ro("drafts", [](ProbeMeter& m) { return m.counts().drafts; })
-        .def_prop_ro("expected", [](ProbeMeter& m) { return m.counts().expected; })
-        .def_prop_ro("matched", [](ProbeMeter& m) { return m.counts().matched; })
-        .def_prop_ro("refused", [](ProbeMeter& m) { return m.counts().refused; })
-        .def_prop_ro("excess", [](ProbeMeter& m) { return m.counts().excess; });
+        .def("counts", &ProbeMeter::counts);
 
     nb::class_<Curve>(m, "Curve")
         .def(
@@ -123,7 +130,9 @@ void suffixsvc::bind_steps(nb::module_& m) {
     nb::class_<StepOutcome>(m, "Refusal")
         .def_prop_ro("status", [](const StepOutcome& o) { return static_cast<int>(o.status); })
         .def_ro("length", &StepOutcome::length)
-        .def_ro("retry_after", &StepOutcome::retry_after)
+        .def_prop_ro("retry_after", [](const StepOutcome& o) { return o.probing.seconds; })
+        .def_prop_ro("excess", [](const StepOutcome& o) { return o.probing.excess; })
+        .def_prop_ro("limit", [](const StepOutcome& o) { return o.probing.limit; })
         .def_ro("position", &StepOutcome::position)
         .def_ro("have", &StepOutcome::have)
         .def_ro("got", &StepOutcome::got)

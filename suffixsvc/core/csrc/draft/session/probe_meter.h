@@ -1,13 +1,17 @@
-// Compares how many drafts of shared text were expected to match with how many did, for all sessions of one
-// principal: a prober is offered drafts and seldom appends what they predicted.
+// Compares what is drafted of shared text with what is appended afterwards, for all sessions of one
+// principal: a prober is offered drafts and does not append what its model wrote.
 //
-//   excess    += P(the first token is right)   for a draft that begins with shared text
-//             -= kCredit                       if the next token appended is one that it begins with
-//             decays by the limit in kDecaySeconds, and is never negative
+//   open     drafted tokens of shared text that what is appended next may still agree with
+//   excess   += E            for a draft of which E such tokens were expected to match, once a token was
+//                            appended that it does not have, or all of it was
+//            -= kCredit      for each that did
+//            += n            for n open tokens that nothing was appended after: the session ended, or went
+//                            on elsewhere; of E what was expected of them is left out
+//            decays by the limit in kDecaySeconds, and is never negative
 //
-// The probabilities are calibrated: a caller of which few drafts match is offered few, or such of low
-// probability. So its excess stays near 0, however low its hit rate is, unless the probabilities are kCredit
-// times too high.
+// The probabilities are calibrated: answers take 1 - kCredit for each match in the mean, however few match,
+// and the excess returns to 0. What is left of the credit pays for as many tokens without an answer: the last
+// draft of a generation, if one is asked for after its last token or if it is cancelled.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +23,21 @@
 namespace suffixsvc {
 
 struct ProbeCounts {
-    std::uint64_t drafts = 0;   // that began with shared text
-    double expected = 0.0;      // of them, matches as predicted
-    std::uint64_t matched = 0;  // of them
-    std::uint64_t refused = 0;  // steps
-    double excess = 0.0;        // at present
+    std::uint64_t drafts = 0;      // with tokens of shared text
+    std::uint64_t drafted = 0;     // such tokens; those of repeated drafts at one place once
+    double expected = 0.0;         // matches of drafts that were answered, as predicted
+    std::uint64_t matched = 0;     // of these drafts
+    std::uint64_t unanswered = 0;  // drafted tokens that nothing was appended after
+    std::uint64_t refused = 0;     // steps that were refused or, because of open tokens, got no draft
+    std::uint64_t open = 0;        // at present
+    double excess = 0.0;           // at present
+};
+
+// How a session's tokens change the counts.
+struct ProbeChange {
+    std::uint64_t drafts = 0, drafted = 0, matched = 0, unanswered = 0;
+    double expected = 0.0;
+    std::int64_t open = 0;
 };
 
 // Threads: any. Its mutex is held for a few operations.
@@ -31,33 +45,44 @@ class ProbeMeter {
   public:
     using Clock = std::chrono::steady_clock;
 
-    // Excess of expected matches above which steps are refused.
+    // Excess above which steps are refused. While kOpenLimits times as many tokens are open, none is offered.
     void set_limit(double limit) {
         const std::scoped_lock lock(mutex_);
         decay();
         limit_ = limit;
     }
-    // Seconds until a step may ask for a draft; 0: now. A refusal is counted.
-    double wait() {
+    struct Wait {
+        double seconds = 0.0;  // until a step may ask for a draft; 0: now
+        double excess = 0.0, limit = 0.0;
+    };
+    // A step asks for a draft. A refusal is counted.
+    Wait wait() {
         const std::scoped_lock lock(mutex_);
         decay();
-        if (counts_.excess <= limit_) return 0.0;
+        if (counts_.excess <= limit_) return {};
         ++counts_.refused;
-        return std::max(kLeastWait, (counts_.excess - limit_) * kDecaySeconds / limit_);
+        const double seconds = (counts_.excess - limit_) * kDecaySeconds / limit_;
+        return {std::max(kLeastWait, seconds), counts_.excess, limit_};
     }
-    // A draft is returned that begins with shared text, with this probability to match.
-    void offered(double expected) {
+    // Whether so many tokens are open that the step gets no draft. It is counted as refused.
+    bool full() {
+        const std::scoped_lock lock(mutex_);
+        if (static_cast<double>(counts_.open) < kOpenLimits * limit_) return false;
+        ++counts_.refused;
+        return true;
+    }
+    void count(const ProbeChange& change) {
         const std::scoped_lock lock(mutex_);
         decay();
-        ++counts_.drafts;
-        counts_.expected += expected;
-        counts_.excess += expected;
-    }
-    // The token that was appended next is one that the draft began with.
-    void matched() {
-        const std::scoped_lock lock(mutex_);
-        ++counts_.matched;
-        counts_.excess = std::max(0.0, counts_.excess - kCredit);
+        counts_.drafts += change.drafts;
+        counts_.drafted += change.drafted;
+        counts_.expected += change.expected;
+        counts_.matched += change.matched;
+        counts_.unanswered += change.unanswered;
+        counts_.open += static_cast<std::uint64_t>(change.open);
+        const double credit = kCredit * static_cast<double>(change.matched);
+        const double more = change.expected + static_cast<double>(change.unanswered) - credit;
+        counts_.excess = std::max(0.0, counts_.excess + more);
     }
     ProbeCounts counts() {
         const std::scoped_lock lock(mutex_);
@@ -66,7 +91,8 @@ class ProbeMeter {
     }
 
   private:
-    static constexpr double kCredit = 4.0;
+    static constexpr double kCredit = 2.0;
+    static constexpr double kOpenLimits = 16.0;
     static constexpr double kDecaySeconds = 600.0;
     static constexpr double kLeastWait = 0.001;
 

@@ -66,6 +66,8 @@ SessionStepper::SessionStepper(Session& session, std::shared_ptr<StepCounters> c
                                std::size_t max_tokens)
     : session_(session), counters_(std::move(counters)), max_tokens_(max_tokens), last_cost_(plain_step()) {}
 
+SessionStepper::~SessionStepper() { set_meter(nullptr); }
+
 StepOutcome SessionStepper::step(const StepArguments& arguments) noexcept {
     try {
         return step_locked(arguments);
@@ -110,17 +112,14 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
         }
     }
     if (meter_ && arguments.max_tokens > 0)
-        if (const double wait = meter_->wait(); wait > 0.0) {
-            out.retry_after = wait;
-            return refuse(StepStatus::probing);
-        }
+        if (out.probing = meter_->wait(); out.probing.seconds > 0.0) return refuse(StepStatus::probing);
     out.length = have + fresh.size();
     if (fresh.size() > max_tokens_ || have > max_tokens_ - fresh.size()) return refuse(StepStatus::full);
     if (!fresh.empty() && out.length > admitted_.value_or(max_tokens_))
         return refuse(StepStatus::not_admitted);
 
     if (!fresh.empty()) {
-        if (offered_) count_matched(fresh.front());
+        if (meter_) meter_->count(open_.answer(fresh, have));
         const std::size_t accepted = record_cost(arguments, fresh);
         session_.append(fresh, learns_);
         count_accepted(accepted);
@@ -128,35 +127,25 @@ StepOutcome SessionStepper::step_locked(const StepArguments& arguments) {
     }
     if (arguments.max_tokens == 0) return out;
     clear_last_draft();
-    DraftSummary summary;
+    DraftSummary summary{.miss = DraftMiss::limit};
+    if (meter_ && meter_->full()) {
+        counters_->count_draft(last_, summary);
+        return out;
+    }
     last_ = session_.draft(arguments.max_tokens, *arguments.cost, arguments.tree ? Shape::tree : Shape::chain,
                            arguments.bounds, &summary);
     last_cost_ = arguments.cost;
     last_widest_ = arguments.max_tokens < last_cost_->size() ? arguments.max_tokens + 1 : last_cost_->size();
     counters_->count_draft(last_, summary);
-    if (meter_) count_offered();
+    if (meter_) meter_->count(open_.offer(last_, out.length));
     out.draft = last_;
     timer_.start();
     return out;
 }
 
-void SessionStepper::count_offered() {
-    double expected = 0.0;
-    for (const DraftToken& token : last_)
-        if (token.parent < 0 && token.source == 1) expected += static_cast<double>(token.p);
-    offered_ = expected > 0.0;
-    if (offered_) meter_->offered(expected);
-}
-
-// `next`: the first token that is appended after the draft.
-void SessionStepper::count_matched(Token next) {
-    offered_ = false;
-    const auto begins = [&](const DraftToken& token) { return token.parent < 0 && token.token == next; };
-    if (meter_ && std::any_of(last_.begin(), last_.end(), begins)) meter_->matched();
-}
-
 void SessionStepper::set_meter(std::shared_ptr<ProbeMeter> meter) {
     const std::scoped_lock lock(mutex_);
+    if (meter_) meter_->count(open_.leave());
     meter_ = std::move(meter);
 }
 
@@ -174,6 +163,7 @@ void SessionStepper::count_accepted(std::size_t accepted) {
 void SessionStepper::set_closed(bool closed) {
     const std::scoped_lock lock(mutex_);
     closed_ = closed;
+    if (closed && meter_) meter_->count(open_.leave());
 }
 
 void SessionStepper::stop_learning() {
@@ -237,7 +227,6 @@ std::size_t SessionStepper::record_cost(const StepArguments& arguments, std::spa
 // the cost of the others.
 void SessionStepper::clear_last_draft() {
     last_.clear();
-    offered_ = false;
     agreed_ = 0;
     agreed_at_ = -1;
     last_cost_ = plain_step();

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/sync/write_signal.h"
+#include "draft/session/open_draft.h"
 #include "draft/session/probe_meter.h"
 #include "draft/session/session.h"
 
@@ -101,7 +102,7 @@ enum class StepStatus : int {
     unknown_session,
     duplicate_session,
     stale_sequence,
-    probing,       // too few drafts of the session's principal were matched (draft/session/probe_meter.h)
+    probing,       // too little of what was drafted for the principal was matched (see probe_meter.h)
     not_admitted,  // the text would be longer than what was admitted
 };
 
@@ -113,7 +114,7 @@ struct StepOutcome {
     std::size_t position = 0;    // conflict: position of the first token that differs
     Token have = 0, got = 0;     // conflict: the two tokens
     std::string reason{};        // failed: message of the exception
-    double retry_after = 0.0;    // probing: seconds
+    ProbeMeter::Wait probing{};  // probing: until when, and why
     std::uint64_t last_seq = 0;  // stale_sequence: sequence number of the last answered request
 };
 
@@ -123,6 +124,7 @@ class SessionStepper {
     SessionStepper(Session& session, std::shared_ptr<StepCounters> counters, std::size_t max_tokens);
     SessionStepper(const SessionStepper&) = delete;
     SessionStepper& operator=(const SessionStepper&) = delete;
+    ~SessionStepper();
 
     // Never throws: an exception of the session becomes StepStatus::failed.
     StepOutcome step(const StepArguments& arguments) noexcept;
@@ -132,7 +134,7 @@ class SessionStepper {
     void forget_draft();
     // From now on nothing is learned from tokens: another process drafts, and learns.
     void stop_learning();
-    // Counts from now on how drafts are matched; null: they are not counted.
+    // Counts from now on how drafts are answered; null: they are not counted.
     void set_meter(std::shared_ptr<ProbeMeter> meter);
     // The text may grow by at least `tokens` from its present length; steps beyond what was admitted are
     // refused. Before the first call all are admitted.
@@ -142,8 +144,6 @@ class SessionStepper {
     StepOutcome step_locked(const StepArguments& arguments);
     std::size_t match_last_draft(std::span<const Token> truth);
     void clear_last_draft();
-    void count_offered();
-    void count_matched(Token next);
     void count_accepted(std::size_t accepted);
     std::size_t record_cost(const StepArguments& arguments, std::span<const Token> fresh);
 
@@ -163,7 +163,7 @@ class SessionStepper {
     std::size_t last_widest_ = 1;  // entries of last_cost_ that the last draft could use
     PlainStepTimer timer_;
     std::shared_ptr<ProbeMeter> meter_;  // null: none
-    bool offered_ = false;  // the last draft begins with shared text, and nothing was appended since
+    OpenDraft open_;                     // while there is a meter
 };
 
 struct PlannedStep {
