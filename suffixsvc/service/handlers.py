@@ -12,18 +12,17 @@ import re
 import time
 import uuid
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from suffixsvc import __version__, wire
-from suffixsvc.access.caller import Caller, session_name
+from suffixsvc import __version__
+from suffixsvc.access.caller import Caller
 from suffixsvc.access.principals import Right
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import Refusal
-from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
+from suffixsvc.errors import InvalidInputError, LimitExceededError, unknown_namespace
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.runtime.log_output import dropped_lines
-from suffixsvc.selection import Selection
+from suffixsvc.service.calls.turns import Turns
 from suffixsvc.service.exports import Exports
 from suffixsvc.service.followers.service import LEASE_SECONDS, FollowerService
 from suffixsvc.service.messages import converters
@@ -32,6 +31,7 @@ from suffixsvc.service.messages.elements import read_message_id, too_many_error
 from suffixsvc.service.messages.errors import error_detail, shutting_down_error
 from suffixsvc.service.messages.requests import MIN_STEP_LIMIT, STEPS_REMEDY, request_readers
 from suffixsvc.service.sessions.registry import SessionRegistry
+from suffixsvc.service.writes import Writes
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import watch_pb2
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, ExportJob, Namespace, NamespaceStats, SuffixCache
 
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch", "backup")
+#: bytes of token ids from which a prompt or context takes a turn: 16,384 tokens
+_HUGE_BYTES: Final = 64 << 10
 #: of the statistics of a namespace, those in which the rates of other namespaces show
 _OF_THE_SERVICE: Final = ("last_lsn", "store_bytes")
 #: of the statistics of a namespace with ``min_principals``, those that readers without a full grant get
@@ -63,6 +65,8 @@ class Handlers:
         self.background_tasks: Sequence[PeriodicTask] = ()
         self._draining = False
         self._exports = Exports()
+        self._writes = Writes(cache, self.followers, limits)
+        self._prompts = Turns()
 
     def of(self, method: str) -> Any:
         """The handler of a method by its name in the protocol, as in "OpenSession"."""
@@ -83,7 +87,10 @@ class Handlers:
 
     def open_session(self, request: pb.OpenSessionRequest, caller: Caller) -> pb.OpenSessionReply:
         """Open a session, or find the live one of the same id, namespace and prompt."""
-        return self.sessions.open(request, caller)
+        if len(request.prompt_token_ids) + len(request.output_token_ids) < _HUGE_BYTES:
+            return self.sessions.open(request, caller)
+        with self._prompts.taken(caller.principal):
+            return self.sessions.open(request, caller)
 
     def step(self, request: pb.StepRequest, caller: Caller) -> pb.StepReply:
         """Append tokens to a session and draft."""
@@ -94,7 +101,10 @@ class Handlers:
 
     def append_context(self, request: pb.AppendContextRequest, caller: Caller) -> pb.AppendContextReply:
         """Append tokens that the model did not write to a session."""
-        return self.sessions.append_context(request, caller)
+        if len(request.token_ids) < _HUGE_BYTES:
+            return self.sessions.append_context(request, caller)
+        with self._prompts.taken(caller.principal):
+            return self.sessions.append_context(request, caller)
 
     def close_session(self, request: pb.CloseSessionRequest, caller: Caller) -> pb.CloseSessionReply:
         """End a session; commit or discard its output."""
@@ -188,36 +198,7 @@ class Handlers:
 
     def add_outputs(self, requests: Iterable[pb.AddOutputsRequest], caller: Caller) -> pb.AddOutputsReply:
         """Store outputs, each message as a whole or not at all; an error says how many were stored."""
-        reply = pb.AddOutputsReply()
-        try:
-            for index, request in enumerate(requests):  # a message that is too large or late raises here
-                # what is pinned takes the room of others until an administrator deletes it
-                pinned = any(output.corpus for output in request.outputs)
-                caller.require(Right.ADMIN if pinned else Right.WRITE, request.namespace)
-                self._add(request, reply, caller.principal, first=index == 0)
-        except SuffixError as error:
-            stored = f" ({reply.outputs} outputs of this call were stored)"
-            raise error.with_message(error.message + stored) from error
-        return reply
-
-    def _add(
-        self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply, principal: str, *, first: bool
-    ) -> None:
-        outputs = converters.new_outputs(request, self._limits, principal)
-        if outputs:
-            namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
-            reply.output_ids.extend(namespace.add_outputs(outputs))
-            reply.outputs += len(outputs)
-            reply.tokens += sum(len(output.token_ids) for output in outputs)
-        elif not first:
-            # Empty messages would extend a call's deadline without end. The first one may be empty: a client
-            # without outputs to add sends one.
-            raise InvalidInputError(
-                "outputs must hold at least one output in every message after the first",
-                expected="1 or more",
-                got=0,
-                remedy="End the call after the last output.",
-            )
+        return self._writes.add_outputs(requests, caller)
 
     def export_ngrams(
         self, request: pb.ExportNgramsRequest, caller: Caller, job: ExportJob | None = None
@@ -238,28 +219,11 @@ class Handlers:
 
     def delete(self, request: pb.DeleteRequest, caller: Caller) -> pb.DeleteReply:
         """Delete what a selection takes; the reply says which followers have applied the deletion."""
-        selection = _permitted_selection(wire.selection_from_proto(request.selection), caller)
-        if request.from_disk:  # writes of all principals wait meanwhile
-            caller.require_everywhere(Right.ADMIN, "an erasure that is waited for")
-        deletion = self._cache.delete(selection, superseded=request.superseded)
-        # before the erasure, which takes longer
-        receipt = self.followers.receipt(self._cache.published_above(deletion.namespaces))
-        if request.from_disk:
-            self._cache.erase()
-        return pb.DeleteReply(
-            outputs=deletion.outputs,
-            sessions=deletion.sessions,
-            namespaces=deletion.namespaces,
-            receipt=receipt,
-            from_disk=request.from_disk,
-        )
+        return self._writes.delete(request, caller)
 
     def delete_namespace(self, request: pb.DeleteNamespaceRequest, caller: Caller) -> pb.DeleteNamespaceReply:
         """Delete a namespace with its outputs; the reply has their number, and a receipt as of Delete."""
-        caller.require(Right.ADMIN, request.namespace)
-        outputs = self._cache.delete_namespace(request.namespace, force=request.force)
-        receipt = self.followers.receipt(self._cache.published_above([request.namespace]))
-        return pb.DeleteNamespaceReply(outputs=outputs, receipt=receipt)
+        return self._writes.delete_namespace(request, caller)
 
     def fetch_segment(
         self, request: watch_pb2.FetchSegmentRequest, caller: Caller
@@ -371,22 +335,6 @@ class Handlers:
         if namespace is None:
             raise unknown_namespace(path)
         return namespace
-
-
-def _permitted_selection(selection: Selection, caller: Caller) -> Selection:
-    """A selection whose session is that of its principal, or else of the caller.
-
-    Raises:
-        PermissionDeniedError: the caller may not delete from its namespace, or from all.
-    """
-    if selection.namespace:
-        caller.require(Right.ADMIN, selection.namespace)
-    else:
-        caller.require_everywhere(Right.ADMIN, "a deletion in all namespaces")
-    if not selection.session_id:
-        return selection
-    principal = caller.principal if selection.principal is None else selection.principal
-    return replace(selection, session_id=session_name(principal, selection.session_id).stored)
 
 
 def _refused_message(data: bytes, error: LimitExceededError) -> bytes:
