@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +83,25 @@ def test_a_connection_outlasts_the_time_for_headers_in_and_between_requests(serv
                 received += part
             assert received.startswith(b"HTTP/1.1 400 ")
             time.sleep(2 * SECONDS)
+
+
+def test_a_connection_that_is_reset_holds_nothing(server: OpenAIServer) -> None:
+    """Regression: uvicorn's timer held each one, some kilobytes, for the time of an idle connection."""
+    timers: list[asyncio.TimerHandle] = []
+
+    def begun() -> bool:
+        return all(each.timeout_keep_alive_task for each in server._uvicorn.server_state.connections)
+
+    for _ in range(10):
+        with connect(server) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+            eventually(begun, "the response is complete")
+            timers += [each.timeout_keep_alive_task for each in server._uvicorn.server_state.connections]
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        no_connections(server)
+    assert len(timers) == 10
+    eventually(lambda: all(timer.cancelled() for timer in timers), "they wait for nothing")
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -115,6 +115,8 @@ class TimedConnection(H11Protocol):
         """Wait for nothing."""
         self._stop()
         super().connection_lost(exc)
+        # uvicorn keeps it for a connection that the client reset, and with it all that the connection holds
+        self._unset_keepalive_if_required()
 
     def _time_headers(self) -> None:
         if self._in_request or self.transport.is_closing():
