@@ -202,7 +202,7 @@ def test_sessions_that_stay_open_are_offered_a_bounded_number_of_tokens(cache: S
         offered += len(session.step([], 8, 0.0))
     counts = meter.counts()
     assert counts.open_tokens == counts.drafted_tokens == offered
-    assert 16 * 4 <= offered < 16 * 4 + 8
+    assert 64 * 4 <= offered < 64 * 4 + 8
     assert counts.excess == 0.0
     assert counts.refused_steps > 0
     # a session that goes on as its model wrote makes room

@@ -92,7 +92,7 @@ class ProbeMeter {
 
   private:
     static constexpr double kCredit = 2.0;
-    static constexpr double kOpenLimits = 16.0;
+    static constexpr double kOpenLimits = 64.0;
     static constexpr double kDecaySeconds = 600.0;
     static constexpr double kLeastWait = 0.001;
 
