@@ -187,7 +187,8 @@ class _File:
     def _require_publishing(self) -> None:
         """Refuse terms of published runs that apply nowhere: their author expects runs to be published."""
         tables = {"": self.default, **self.namespaces}
-        publishing = [path for path, table in tables.items() if table.min_principals]
+        # 0 turns it off, and the terms may stay for when it is turned on again
+        publishing = [path for path, table in tables.items() if table.min_principals is not None]
         for path, table in tables.items():
             for key, value in (("match", table.match), ("publish_every", table.publish_every)):
                 if value is None or any(_above(path, each) or _above(each, path) for each in publishing):

@@ -37,7 +37,7 @@ RECORDS: dict[str, tuple[bytes, Any, Any]] = {
     "schema": (
         table_records.encode_schema(4, 1_700_000_000_250_000),
         table_records.decode_schema,
-        (4, 1_700_000_000_250_000),
+        (4, 1_700_000_000_250_000, False),
     ),
     "deletion": (
         table_records.encode_deletion(DELETION),

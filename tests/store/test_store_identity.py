@@ -217,7 +217,7 @@ def test_golden_files_read_back() -> None:
     }
     log = decoded.pop("log")
     assert decoded == {
-        "schema": (3, 1_700_000_000_250_000),
+        "schema": (3, 1_700_000_000_250_000, False),
         "node": NODE,
         "pending": [(41, 552), (560, 560)],
         "namespace": table_records.NamespaceRow(7, "acme/a", "xxh3:1", deleting=True),
