@@ -188,7 +188,8 @@ def test_golden_files_read_back() -> None:
         name: decode(bytes.fromhex((GOLDEN / f"{name}.hex").read_text()))
         for name, (_, decode) in RECORDS.items()
     }
-    assert decoded == {"schema": (2, 1_700_000_000_250_000, False), "segment": (7, SEGMENT), "tombstone": (42, 500)}
+    schema = (2, 1_700_000_000_250_000, False)
+    assert decoded == {"schema": schema, "segment": (7, SEGMENT), "tombstone": (42, 500)}
 
 
 @pytest.mark.parametrize("name", RECORDS)
