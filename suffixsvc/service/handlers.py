@@ -19,7 +19,7 @@ from suffixsvc.access.caller import Caller
 from suffixsvc.access.principals import Right
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import Refusal
-from suffixsvc.errors import InvalidInputError, LimitExceededError, unknown_namespace
+from suffixsvc.errors import InvalidInputError, LimitExceededError, StoreError, unknown_namespace
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.runtime.log_output import dropped_lines
 from suffixsvc.service.calls.turns import Turns
@@ -304,8 +304,9 @@ class Handlers:
         caller.require_everywhere(Right.ADMIN, "statistics of the whole service")
         reply = _stats_reply(self._cache.stats(namespaces))
         reply.followers.extend(self.followers.stats("", caller))
-        for name, held in sorted(self._cache.principal_stats().items()):
-            reply.principals.add(principal=name, **shared_fields(pb.PrincipalStats, held))
+        with contextlib.suppress(StoreError):  # their first count reads the log; store_failing tells the rest
+            for name, held in sorted(self._cache.principal_stats().items()):
+                reply.principals.add(principal=name, **shared_fields(pb.PrincipalStats, held))
         for probes in self.sessions.probes.stats():
             reply.probes.add(**shared_fields(pb.ProbeStats, probes))
         reply.unkept_sessions = len(self.sessions.failed_closes)

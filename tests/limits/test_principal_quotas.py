@@ -21,10 +21,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from limits_testing import output, text
 
 from suffixsvc import Limits, NewOutput, Policies, Policy, PrincipalQuota, Selection, SuffixCache
+from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.access.policy_file import read_policy_file
 from suffixsvc.engine.limits.principal_quotas import charge_of
-from suffixsvc.errors import InvalidConfigError, LimitExceededError
+from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreError
 from suffixsvc.policies import UNLIMITED
+from suffixsvc.service.handlers import Handlers
+from suffixsvc.v1 import suffix_cache_pb2 as pb
 from support.engine_parts import parts_of
 from support.forking import ForkServer
 
@@ -337,6 +340,29 @@ def test_a_principal_displaces_as_much_of_others_as_its_quota_in_a_full_namespac
         lost, held_at_most = full.outputs - stats["m"].outputs, quota.max_bytes // charge_of(1, 100)
         print(full.outputs, lost, held_at_most)
         assert lost <= 2 * held_at_most  # eviction goes down to the low watermark
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_the_statistics_of_a_service_do_not_need_a_log_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limited: bool
+) -> None:
+    """Regression: while the disk failed, they raised the store's error instead of telling it."""
+    given = policies(a=PrincipalQuota(max_outputs=5)) if limited else None
+    with SuffixCache(tmp_path / "d", background=False) as cache:
+        cache.namespace("x").add_outputs([of("x", 1, 20, "a")])
+
+    def failing(*_: object) -> None:
+        raise StoreError("LMDB failed while reading")
+
+    with SuffixCache(tmp_path / "d", background=False, policies=given) as cache:
+        handlers = Handlers(cache, Limits(), durable=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(parts_of(cache).store), "outline", failing)
+            reply = handlers.get_stats(pb.GetStatsRequest(), OPERATOR_CALLER)
+        assert reply.outputs == 1
+        assert not reply.principals
+        reply = handlers.get_stats(pb.GetStatsRequest(), OPERATOR_CALLER)
+        assert [each.principal for each in reply.principals] == (["a"] if limited else [])
 
 
 def test_what_others_write_into_a_namespace_changes_no_charge() -> None:
