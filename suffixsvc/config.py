@@ -74,6 +74,11 @@ class Limits:
                 raise InvalidConfigError(f"{f.name} must be a positive number", got=repr(value))
 
 
+def is_at_or_above(path: str, other: str) -> bool:
+    """Whether a namespace path is ``other``, or above it by whole components; "" is above all."""
+    return not path or f"{other}/".startswith(f"{path}/")
+
+
 def validate_namespace(path: Any) -> str:
     """Return a valid namespace path: components of printable characters without spaces, joined by '/'.
 

@@ -34,7 +34,7 @@ from typing import Any, Final
 from suffixsvc.access.grants import Grants, grants_of
 from suffixsvc.access.principals import EVERY, Right, validate_principal
 from suffixsvc.access.rate_limits import PrincipalLimits
-from suffixsvc.config import validate_namespace
+from suffixsvc.config import is_at_or_above, validate_namespace
 from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
 from suffixsvc.policies import Policies, PolicyTable, PrincipalQuota, bytes_of, quota_of_table
 
@@ -191,7 +191,9 @@ class _File:
         publishing = [path for path, table in tables.items() if table.min_principals is not None]
         for path, table in tables.items():
             for key, value in (("match", table.match), ("publish_every", table.publish_every)):
-                if value is None or any(_above(path, each) or _above(each, path) for each in publishing):
+                if value is None or any(
+                    is_at_or_above(path, each) or is_at_or_above(each, path) for each in publishing
+                ):
                     continue
                 name = f'namespaces."{path}"' if path else "default"
                 raise InvalidConfigError(
@@ -200,11 +202,6 @@ class _File:
                     got=f"{key} = {value!r}, and no min_principals",
                     remedy=f"Set min_principals, or remove {key}.",
                 )
-
-
-def _above(path: str, other: str) -> bool:
-    """Whether a path is ``other``, or above it; "" is above all."""
-    return not path or other == path or other.startswith(f"{path}/")
 
 
 def _validate_path(key: str, path: str, form: str = 'paths, or "*" for every namespace') -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from suffixsvc import __version__
 from suffixsvc.access.caller import Caller
 from suffixsvc.access.principals import Right
-from suffixsvc.config import Limits, validate_namespace
+from suffixsvc.config import Limits, is_at_or_above, validate_namespace
 from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, StoreError, unknown_namespace
 from suffixsvc.runtime.background import PeriodicTask
@@ -269,8 +269,7 @@ class Handlers:
         prefix = request.prefix.rstrip("/")
         reply = pb.ListNamespacesReply()
         for record in self._cache.namespaces():
-            below = not prefix or f"{record.path}/".startswith(f"{prefix}/")
-            if below and caller.may_see(record.path):
+            if is_at_or_above(prefix, record.path) and caller.may_see(record.path):
                 namespace = self._cache.find_namespace(record.path)
                 if namespace is None:  # deleted since, or its deletion has begun
                     continue

@@ -72,9 +72,7 @@ class SessionSteps:
         match refusal.status:
             case StepStatus.UNKNOWN_SESSION:
                 name = caller.session(session_id)
-                if (entry := self._table.get(name)) is not None:
-                    with entry.lock:  # a session that ends is recorded before its lock is released
-                        pass
+                self._wait_for(name)
                 return self._table.missing(name)
             case StepStatus.DUPLICATE_SESSION:
                 return _duplicate_error(session_id)
@@ -111,10 +109,14 @@ class SessionSteps:
             raise _duplicate_error(request.session_id)
         seen.add(request.session_id)
         step = native_step(request, self._limits)
+        self._wait_for(name)
+        return step
+
+    def _wait_for(self, name: SessionName) -> None:
+        """Wait for an open or a close in progress: one that ends is recorded before its lock is released."""
         if (entry := self._table.get(name)) is not None:
             with entry.lock:
                 pass
-        return step
 
 
 def _duplicate_error(session_id: str) -> InvalidInputError:
