@@ -165,6 +165,12 @@ class Follower(ClosedOnExit):
         """Why the service does not let this process follow; None if it does, or has not answered."""
         return self._parts.connection.refusal
 
+    def refusal_of(self, path: str) -> SuffixError | None:
+        """Why the service does not let this process follow a namespace; None if it does, has not answered, or
+        was not asked."""
+        entry = self._parts.table.get(validate_namespace(path))
+        return self.refusal or (None if entry is None else entry.refused)
+
     @property
     def outage(self) -> SuffixError | None:
         """What ended the last stream, or kept it from beginning; None before that."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
 from suffixsvc.config import validate_labels, validate_reads
+from suffixsvc.errors import SuffixError
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.types import Deletion, Labels, NewOutput, OutputId, TokenIds
 from suffixsvc.values import as_token_array
@@ -34,6 +35,12 @@ class FollowerNamespace:
     def path(self) -> str:
         """Components joined by "/"."""
         return self._remote.path
+
+    @property
+    def refusal(self) -> SuffixError | None:
+        """Why the service does not let this process follow the namespace; None if it does, has not answered,
+        or was not asked: the first session or :meth:`wait` asks it."""
+        return self._follower.refusal_of(self.path)
 
     def open_session(
         self,

@@ -233,6 +233,11 @@ class LmdbStore(Store):
         return self._log.schema
 
     @property
+    def opened_schema(self) -> int:
+        """Schema that the folder had when it was opened, before it was migrated."""
+        return self._log.opened_schema
+
+    @property
     def segment_folder(self) -> Path:
         """The folder of segment files; it need not exist."""
         return Path(self._log.path).with_name(SEGMENTS)

@@ -54,6 +54,8 @@ def test_without_follow_the_service_drafts(service: ControlledService, tmp_path:
         assert session.close() is not None
         with pytest.raises(PermissionDeniedError):
             follower.namespace(PATH).wait(60)
+        assert isinstance(follower.namespace(PATH).refusal, PermissionDeniedError)
+        assert follower.refusal is None
         assert files(tmp_path / "cache") == []
         own = follower.namespace("alice/own").open_session([1])
         assert isinstance(own, FollowerSession)
@@ -69,7 +71,7 @@ def test_a_right_that_is_granted_later_is_used(service: ControlledService, tmp_p
         session = follower.namespace(PATH).open_session([1, 2, 3])
         assert isinstance(session, FollowerSession)
         eventually(
-            lambda: follower.followed(PATH).refused is None and follower.followed(PATH).ready.is_set(),
+            lambda: follower.namespace(PATH).refusal is None and follower.followed(PATH).ready.is_set(),
             "it takes effect",
         )
         session.close(commit=False)

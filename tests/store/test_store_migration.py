@@ -109,9 +109,10 @@ def test_the_verb_migrates(tmp_path: Path) -> None:
     run = run_verb("stats", "--data", str(folder))
     assert run.returncode == 2
     assert "suffixsvc migrate" in run.stderr
-    for _ in range(2):
+    for done in (f"migrated from schema 1; backup: {folder / 'backup-schema-1'}", "unchanged"):
         run = run_verb("migrate", folder)
-        assert (run.returncode, run.stdout) == (0, f"{folder} has schema {SCHEMA_VERSION}\n"), run.stderr
+        said = f"{folder} has schema {SCHEMA_VERSION} ({done})\n"
+        assert (run.returncode, run.stdout) == (0, said), run.stderr
     assert (folder / "backup-schema-1" / "data.mdb").read_bytes() == before
     assert run_verb("stats", "--data", str(folder)).returncode == 0
     assert "must be a folder with a data.mdb" in run_verb("migrate", tmp_path / "none").stderr

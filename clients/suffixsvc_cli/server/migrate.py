@@ -18,6 +18,7 @@ def migrate(
     """
     from suffixsvc.errors import InvalidConfigError, StoreFullError
     from suffixsvc.store import LmdbStore
+    from suffixsvc.store.files.folder import backup_folder
     from suffixsvc.store.records.table_records import SCHEMA_VERSION
 
     if not (data / "data.mdb").is_file():
@@ -31,4 +32,7 @@ def migrate(
             )
     finally:
         store.close()
-    typer.echo(f"{data} has schema {SCHEMA_VERSION}")
+    before = store.opened_schema
+    migrated = f"migrated from schema {before}; backup: {backup_folder(str(data), before)}"
+    done = "unchanged" if before == SCHEMA_VERSION else migrated
+    typer.echo(f"{data} has schema {SCHEMA_VERSION} ({done})")

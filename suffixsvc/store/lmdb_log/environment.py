@@ -115,6 +115,8 @@ class Environment:
             self._fd = datafile.open_to_read(self.path)
             self._opened = self._open()
             self.reload()
+            #: before :meth:`upgrade`
+            self.opened_schema = self.schema
             datafile.require_whole(self.path, info)
             datafile.require_own_commits(self.path)
             if self.schema < SCHEMA_VERSION and migrate is not None:
