@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from suffixsvc import store as stores
 from suffixsvc.config import Limits, validate_namespace
-from suffixsvc.core import new_learner
-from suffixsvc.engine.base.close_guard import CloseGuard
-from suffixsvc.engine.cache_stats import CacheStats
-from suffixsvc.engine.catalog import Catalog
-from suffixsvc.engine.checker import check_hot, check_segments
-from suffixsvc.engine.deleter import Deleter
+from suffixsvc.engine.cache_stats import CacheStats, sum_stats
+from suffixsvc.engine.checker import check_cache
 from suffixsvc.engine.limits.principal_quotas import PrincipalStats
-from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.log_feed import LogFeed
-from suffixsvc.engine.namespace import EngineParts, Namespace
-from suffixsvc.engine.outputs.output_log import OutputLog
-from suffixsvc.engine.publishing.files import PublishedFiles
-from suffixsvc.engine.publishing.publisher import Publisher
-from suffixsvc.engine.sealing.eraser import Eraser
-from suffixsvc.engine.sealing.maintenance import Maintenance
+from suffixsvc.engine.namespace import Namespace
+from suffixsvc.engine.parts import open_parts
 from suffixsvc.engine.sealing.sealer import Sealer
-from suffixsvc.errors import InvalidConfigError, StoreError, SuffixError, UnknownNamespaceError
+from suffixsvc.errors import InvalidConfigError, StoreError, SuffixError
 from suffixsvc.index import NamespaceIndex, NamespaceStats
 from suffixsvc.index.output_use import OutputUse
 from suffixsvc.policies import Policies
 from suffixsvc.runtime.background import TaskStats
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.runtime.signal_guard import uninterrupted
-from suffixsvc.runtime.sync_points import SyncPoint, with_sync_points
 from suffixsvc.selection import Selection
-from suffixsvc.store.base import Store
 from suffixsvc.types import Deletion, IncompleteOutput, NamespaceRecord
 
 if TYPE_CHECKING:
@@ -47,33 +35,6 @@ if TYPE_CHECKING:
 
 
 log = structlog.get_logger(__name__)
-
-
-def _open_store(
-    path: str | Path | None, limits: Limits, migrate: bool, ids_from_clock: bool, sync_point: SyncPoint
-) -> Store:
-    if path is None:
-        return stores.MemoryStore(limit_bytes=limits.max_store_bytes)
-    if not isinstance(path, (str, Path)) or not str(path) or "\0" in str(path):
-        raise InvalidConfigError(
-            "path must be the path of a data folder, or None for memory only", got=repr(path)[:80]
-        )
-    store_class = stores.LmdbStore
-    if sync_point is not SuffixCache._sync_point:
-        store_class = with_sync_points(store_class, sync_point)
-    return store_class(
-        path,
-        limit_bytes=limits.max_store_bytes,
-        grace_seconds=limits.expiry_grace_seconds,
-        migrate=migrate,
-        lsns_from_clock=ids_from_clock,
-    )
-
-
-def _stop_threads(publisher: Publisher, maintenance: Maintenance | None) -> None:
-    publisher.stop()
-    if maintenance is not None:
-        maintenance.stop()
 
 
 class SuffixCache(ClosedOnExit):
@@ -112,58 +73,24 @@ class SuffixCache(ClosedOnExit):
         migrate: bool = False,
         ids_from_clock: bool = False,
     ) -> None:
-        new_learner(starting_weights)  # validated here rather than at the first namespace
-        limits = Limits() if limits is None else limits
-        policies = Policies() if policies is None else policies
         self._close_lock = threading.Lock()
-        close_guard = CloseGuard()
-        store = _open_store(path, limits, migrate, ids_from_clock, self._sync_point)
-        try:
-            catalog = Catalog(store, policies, limits, starting_weights)
-            outputs = OutputLog(store, catalog, close_guard, limits, self._sync_point)
-            sessions = LiveSessions(close_guard, catalog, outputs, limits)
-            maintenance, sealer = None, None
-            if store.segment_folder is not None:  # a store in memory has no segments
-                sealer = Sealer(store, limits.seal_tokens, self._sync_point)
-                indexes = catalog.recover()
-                sealer.loader.open_all(indexes, progress)
-                for index in indexes:
-                    outputs.quotas.usage.refresh(index)
-            eraser = Eraser(store, catalog, sealer, outputs.finish_removals, self._sync_point)
-            if sealer is not None:
-                maintenance = Maintenance(
-                    sealer, catalog, limits.seal_tokens, outputs.finish_removals, eraser, start=background
-                )
-            #: the log, for readers that follow it
-            self.feed = LogFeed(store, catalog, close_guard)
-            folder = None if store.segment_folder is None else store.segment_folder.parent
-            publisher = Publisher(
-                store,
-                catalog,
-                PublishedFiles(folder),
-                self.feed.wake,
-                self._sync_point,
-                background=background,
-            )
-            # for a cache that is never closed, when neither it nor a handle or session of it is left;
-            # runs before the store's finalizer
-            self._stop_threads = weakref.finalize(sessions, _stop_threads, publisher, maintenance)
-            deleter = Deleter(store, catalog, close_guard, outputs, sessions, publisher)
-            self._parts = EngineParts(
-                store,
-                close_guard,
-                catalog,
-                outputs,
-                outputs.quotas,
-                sessions,
-                deleter,
-                eraser,
-                publisher,
-                maintenance,
-            )
-        except BaseException:
-            store.close()
-            raise
+        tested = self._sync_point is not SuffixCache._sync_point
+        self._parts = open_parts(
+            path,
+            limits=Limits() if limits is None else limits,
+            progress=progress,
+            starting_weights=starting_weights,
+            policies=Policies() if policies is None else policies,
+            background=background,
+            migrate=migrate,
+            ids_from_clock=ids_from_clock,
+            sync_point=self._sync_point if tested else None,
+        )
+
+    @property
+    def feed(self) -> LogFeed:
+        """The log, for readers that follow it."""
+        return self._parts.feed
 
     @staticmethod
     def _sync_point(_name: str) -> None:
@@ -229,26 +156,8 @@ class SuffixCache(ClosedOnExit):
             StoreError: a part of it may be left, which cannot be read; delete it again, or open the folder
                 again.
         """
-        self._parts.sessions.require_writable(validate_namespace(path))
-        with self._parts.exclusive() as sealer, self._parts.close_guard.while_open():
-            self._parts.sessions.reap_abandoned()
-            index = self._parts.catalog.begin_delete(path, force=force)
-            outputs = 0
-            if index.stored:
-                try:
-                    with self._parts.publisher.withdrawn(path):
-                        outputs = self._parts.store.delete_namespace(
-                            path, self._parts.outputs.finish_removals
-                        )
-                except UnknownNamespaceError:
-                    pass  # an earlier call deleted it, and was interrupted after that
-                finally:
-                    self._parts.outputs.finish_removals()
-                if sealer is not None:
-                    sealer.loader.remove_all(index)
-            self._parts.quotas.usage.drop(index)
-            self._parts.catalog.end_delete(index)
-            return outputs
+        with self._parts.exclusive() as sealer:
+            return self._parts.deleter.delete_namespace(path, sealer, force=force)
 
     def delete(self, selection: Selection, *, superseded: bool = False, from_disk: bool = False) -> Deletion:
         """Delete what a selection takes, in two stages.
@@ -501,30 +410,7 @@ class SuffixCache(ClosedOnExit):
         Raises:
             SessionClosedError: the cache is closed.
         """
-        namespaces = self.namespace_stats() if namespaces is None else namespaces
-        with self._parts.close_guard.while_open():
-            store = self._parts.store.stats()
-            sums: dict[str, Any] = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
-            for stats in namespaces.values():
-                for name in sums:
-                    sums[name] += getattr(stats, name)
-            sums["min_principals"] = 0
-            sums["last_published"] = max((each.last_published for each in namespaces.values()), default=0.0)
-            sums["limit_bytes"] = self._parts.quotas.usage.limit
-            # including live sessions of deleted namespaces
-            sums["sessions"] = sum(index.live_sessions for index in self._parts.catalog.in_use())
-            sums["session_bytes"] = self._parts.quotas.usage.live_bytes()
-            return CacheStats(
-                namespaces=len(self._parts.catalog),
-                store_bytes=store.bytes_used,
-                last_lsn=store.last_lsn,
-                expiry_grace_seconds=store.expiry_grace_seconds,
-                store_reopened=store.reopened,
-                store_defects=store.defects,
-                store_queue=store.queued,
-                erasure_due=bool(self._parts.store.erasure_due()),
-                **sums,
-            )
+        return sum_stats(self._parts, self.namespace_stats() if namespaces is None else namespaces)
 
     def namespace_stats(self) -> dict[str, NamespaceStats]:
         """Statistics of every namespace, by path.
@@ -582,17 +468,7 @@ class SuffixCache(ClosedOnExit):
         Raises:
             IndexCorruptError, StoreCorruptError: names what is broken.
         """
-        with self._parts.exclusive() as sealer, self._parts.close_guard.while_open():
-            self._parts.outputs.finish_removals()
-            self._parts.store.check()
-            folder = self._parts.store.segment_folder
-            for index in self._parts.catalog.stored():
-                if sealer is not None:
-                    sealer.loader.finish_load(index)
-                index.check()
-                check_hot(index, self._parts.store)
-                if folder is not None:
-                    check_segments(index, self._parts.store, folder)
+        check_cache(self._parts)
 
     def close(self) -> None:
         """Save the learned tables and release the data folder. Idempotent.
@@ -602,7 +478,7 @@ class SuffixCache(ClosedOnExit):
         with self._close_lock:
             if not self._parts.close_guard.close():
                 return
-            self._stop_threads()
+            self._parts.stop_threads()
             try:
                 self._parts.sessions.reap_abandoned()
                 self._parts.catalog.save_learned()

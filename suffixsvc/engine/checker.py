@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from suffixsvc.engine.base.log_rows import rows_of
+from suffixsvc.engine.parts import EngineParts
 from suffixsvc.errors import IndexCorruptError, UnknownOutputError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.texts import positions_of, texts_of
@@ -19,6 +20,21 @@ from suffixsvc.types import StoredOutput
 
 #: attempts to compare a namespace without a concurrent write
 _ATTEMPTS: Final = 3
+
+
+def check_cache(parts: EngineParts) -> None:
+    """Check the store, every index and every segment of a cache. See ``SuffixCache.check``."""
+    with parts.exclusive() as sealer, parts.close_guard.while_open():
+        parts.outputs.finish_removals()
+        parts.store.check()
+        folder = parts.store.segment_folder
+        for index in parts.catalog.stored():
+            if sealer is not None:
+                sealer.loader.finish_load(index)
+            index.check()
+            check_hot(index, parts.store)
+            if folder is not None:
+                check_segments(index, parts.store, folder)
 
 
 def check_hot(index: NamespaceIndex, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Deletion by selection: outputs of the log, text of live sessions, and what drafting learned from both.
+"""Deletion of namespaces, and by selection: outputs, live text, and what drafting learned from both.
 
     live text   withdrawn: no other session drafts from it, and its session stores nothing any more
     barrier     what selected sessions closed before that is in the log
@@ -11,11 +11,13 @@ The bytes on the disk are the second stage (``suffixsvc.engine.sealing.eraser``)
 
 from __future__ import annotations
 
+from suffixsvc.config import validate_namespace
 from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.outputs.output_log import OutputLog
 from suffixsvc.engine.publishing.publisher import Publisher
+from suffixsvc.engine.sealing.sealer import Sealer
 from suffixsvc.errors import UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.selection import Selection
@@ -24,7 +26,7 @@ from suffixsvc.types import Deletion
 
 
 class Deleter:
-    """Deletes by selection in one cache. Thread-safe.
+    """Deletes namespaces and what selections take, in one cache. Thread-safe.
 
     Args:
         store: the log.
@@ -46,6 +48,31 @@ class Deleter:
     ) -> None:
         self._store, self._catalog, self._close_guard = store, catalog, close_guard
         self._outputs, self._sessions, self._publisher = outputs, sessions, publisher
+
+    def delete_namespace(self, path: str, sealer: Sealer | None, *, force: bool) -> int:
+        """Delete a namespace; returns the number of its outputs. See ``SuffixCache.delete_namespace``.
+
+        Args:
+            sealer: moves nothing meanwhile; None in a cache in memory.
+        """
+        self._sessions.require_writable(validate_namespace(path))
+        with self._close_guard.while_open():
+            self._sessions.reap_abandoned()
+            index = self._catalog.begin_delete(path, force=force)
+            outputs = 0
+            if index.stored:
+                try:
+                    with self._publisher.withdrawn(path):
+                        outputs = self._store.delete_namespace(path, self._outputs.finish_removals)
+                except UnknownNamespaceError:
+                    pass  # an earlier call deleted it, and was interrupted after that
+                finally:
+                    self._outputs.finish_removals()
+                if sealer is not None:
+                    sealer.loader.remove_all(index)
+            self._outputs.quotas.usage.drop(index)
+            self._catalog.end_delete(index)
+            return outputs
 
     def delete(self, selection: Selection, *, superseded: bool = False) -> Deletion:
         """Delete what a selection takes. See ``SuffixCache.delete``."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,58 +11,21 @@ import numpy.typing as npt
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_principal, validate_reads
 from suffixsvc.core import pack_weights
-from suffixsvc.engine.base.close_guard import CloseGuard
-from suffixsvc.engine.catalog import Catalog
-from suffixsvc.engine.deleter import Deleter
 from suffixsvc.engine.export import ExportedNgrams, ExportJob, export_ngrams
-from suffixsvc.engine.limits.quota_manager import QuotaManager
-from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.ngrams import count_ngrams
-from suffixsvc.engine.outputs.output_log import OutputLog
-from suffixsvc.engine.publishing.publisher import Publisher
-from suffixsvc.engine.sealing.eraser import Eraser
-from suffixsvc.engine.sealing.maintenance import Maintenance
-from suffixsvc.engine.sealing.sealer import Sealer
+from suffixsvc.engine.parts import EngineParts
 from suffixsvc.errors import unknown_namespace
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.index.hot_index import SeesAll, sees_everything
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.policies import Policy
 from suffixsvc.selection import Selection
-from suffixsvc.store.base import Store
 from suffixsvc.store.records.validation import check_session_id
 from suffixsvc.types import Deletion, Labels, NewOutput, OutputId, TokenArray, TokenIds
 from suffixsvc.values import as_outputs, as_token_array
 
 #: prefix of the names of notes among the states in the store
 _NOTE: Final = "note:"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineParts:
-    """The parts of an open cache, which its namespaces share."""
-
-    store: Store
-    close_guard: CloseGuard
-    catalog: Catalog
-    outputs: OutputLog
-    quotas: QuotaManager
-    sessions: LiveSessions
-    deleter: Deleter
-    eraser: Eraser
-    publisher: Publisher
-    #: None in a cache in memory, which has no segments
-    maintenance: Maintenance | None
-
-    @contextmanager
-    def exclusive(self) -> Iterator[Sealer | None]:
-        """Block moves of outputs by other threads (``Maintenance.work``)."""
-        if self.maintenance is None:
-            yield None
-            return
-        with self.maintenance.work() as sealer:
-            self.close_guard.require_open()
-            yield sealer
 
 
 class Namespace:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from suffixsvc import Namespace, Session, SuffixCache, core
-from suffixsvc.engine.namespace import EngineParts
 from suffixsvc.engine.outputs.unindexing import Unindexer
+from suffixsvc.engine.parts import EngineParts
 from suffixsvc.index import NamespaceIndex
 
 __all__ = ["index_of", "native_of", "parts_of", "queued_removals", "unindexer_of"]
