@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,6 @@ from suffixsvc.index.hot_index import SeesAll, require_ngram_length, sees_everyt
 from suffixsvc.index.live_text import TextPiece, pieces_of
 from suffixsvc.index.namespace import NamespaceIndex
 from suffixsvc.index.pending_commit import Commit, CommittedIds, PendingCommit, TextOrigin
-from suffixsvc.index.published import PrincipalLearner
 from suffixsvc.index.session_calls import (
     DraftParams,
     as_feedback,
@@ -31,6 +29,7 @@ from suffixsvc.index.session_calls import (
     too_long_error,
 )
 from suffixsvc.index.session_output import continues, output_of, output_runs
+from suffixsvc.index.session_sources import SessionSources
 from suffixsvc.index.texts import next_writer
 from suffixsvc.runtime.low_priority import low_priority
 from suffixsvc.runtime.signal_guard import uninterrupted
@@ -85,10 +84,7 @@ class Session:
         sees_all: SeesAll = sees_everything,
     ) -> None:
         self._namespace = namespace
-        self._read_namespaces = [namespace, *reads]  # kept alive by this reference
-        self._sees_all = sees_all
-        self._sources: list[core.Index] = []
-        self._sources_lock = threading.Lock()
+        self._sources = SessionSources([namespace, *reads], principal, sees_all)
         self._labels, self._principal, self._session_id = dict(labels), principal, session_id
         self._limits = limits
         #: most tokens of a decode step: a whole draft and one more token
@@ -99,10 +95,7 @@ class Session:
         self._closed = False
         self._output_id: OutputId | None = None
         writer = next_writer()
-        self._learner = namespace.learner_of(principal)
-        self._native = core.Session(namespace.index, [], self._learner, writer, PROMPT_TAIL_TOKENS)
-        #: holds the learned tables of a session that drafts from published runs
-        self._tables: PrincipalLearner | None = None
+        self._native = core.Session(namespace.index, [], self._sources.learner, writer, PROMPT_TAIL_TOKENS)
         self._stepper = core.SessionStepper(self._native, namespace.counters, limits.max_session_tokens)
         origin = TextOrigin(session_id, self._labels, principal, self._stepper.stop_learning)
         self._pending_commit = PendingCommit(namespace, self._native, writer, commit, origin)
@@ -246,8 +239,7 @@ class Session:
             self._require_open()
             self._require_capacity(len(tokens))
             text = self.token_ids()
-            with self._sources_lock:
-                scratch = core.Session(None, self._sources, self._learner, next_writer(), 0)
+            scratch = self._sources.scratch_session()
             scratch.append_context(np.concatenate([text, tokens[overlap(text, tokens) :]]))
             self._stepper.forget_draft()
             width, _, as_tree = params
@@ -274,18 +266,7 @@ class Session:
 
     def apply_rights(self) -> None:
         """Draft from what the session's reader may see at this moment, from the next step on."""
-        with self._sources_lock:
-            sources = [each.source(self._sees_all) for each in self._read_namespaces]
-            if sources == self._sources:
-                return
-            own = self._namespace
-            if sources[0] is own.index:
-                self._tables, self._learner = None, own.learner_of(self._principal)
-            else:
-                self._tables = own.published.learner(self._principal)
-                self._learner = self._tables.native
-            self._native.read_from(sources, self._learner)
-            self._sources = sources
+        self._sources.apply_rights(self._native)
 
     def attach(
         self, slot: core.SessionSlot, verify_cost: VerifyCost, meter: core.ProbeMeter | None = None
