@@ -137,6 +137,8 @@ def _load(name: str, verb: Verb) -> Any:
         from suffixsvc_cli.base.logs import log_to_stderr
 
     use_low_latency_poller()
+    # not a line of gRPC's own, in its format, for every peer that speaks no TLS
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     log_to_stderr()
     module = importlib.import_module(verb.module, __name__)
     app = getattr(module, "app", None)

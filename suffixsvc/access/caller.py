@@ -76,13 +76,19 @@ class Caller:
                 remedy=f"An operator can grant it: {line}.",
             )
 
-    def require_everywhere(self, right: Right, what: str) -> None:
-        """Raise PermissionDeniedError without a right on every namespace. ``what`` needs it."""
+    def require_everywhere(self, right: Right, what: str, *, instead: str = "") -> None:
+        """Raise PermissionDeniedError without a right on every namespace.
+
+        Args:
+            what: that needs it.
+            instead: what a principal without it can do, as a sentence.
+        """
         if not self.may_everywhere(right):
             raise PermissionDeniedError(
                 f"{what} must be asked for by a principal with the right {right.value!r} on every namespace",
                 got=f"principal {self.principal!r}",
-                remedy=f'An operator can grant it: [principals."{self.principal}"] {right.value} = ["*"].',
+                remedy=(f"{instead} " if instead else "")
+                + f'An operator can grant it: [principals."{self.principal}"] {right.value} = ["*"].',
             )
 
     @property

@@ -33,7 +33,10 @@ from suffixsvc.transport.user_tickets import TicketMessage
 log = structlog.get_logger(__name__)
 
 _UNLIMITED: Final = PrincipalLimits()
-_REMEDY: Final = "Send the header 'authorization: Bearer TOKEN'; `suffixsvc token create` makes a token."
+_REMEDY: Final = (
+    "Set SUFFIXSVC_TOKEN_FILE or SUFFIXSVC_TOKEN for the client, which sends the header "
+    "'authorization: Bearer TOKEN'; `suffixsvc token create` makes a token."
+)
 
 _TICKET_REMEDY: Final = (
     "A client of this release fetches a ticket of its user beside the socket; others send the header "

@@ -64,6 +64,11 @@ class AccessPolicy:
     users: Mapping[int, str] = field(default_factory=dict)
     required: bool = False
 
+    def limits_of(self, principal: str) -> PrincipalLimits:
+        """The limits of a principal: each its own, or that of every principal."""
+        every = self.limits.get(EVERY, PrincipalLimits())
+        return self.limits.get(principal, every).over(every)
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
@@ -207,6 +212,12 @@ class _File:
 def _validate_path(key: str, path: str, form: str = 'paths, or "*" for every namespace') -> None:
     if path == EVERY and "*" in form:
         return
+    if path.endswith("/*"):
+        raise InvalidConfigError(
+            f"{key} must be {form}",
+            got=repr(path),
+            remedy=f"Write {path[:-2]!r}: a path covers the namespaces below it, and there are no patterns.",
+        )
     try:
         validate_namespace(path)
     except InvalidNamespaceError as error:

@@ -300,7 +300,9 @@ class Handlers:
                 for shared in _OF_THE_SERVICE:
                     reply.ClearField(shared)
             return reply
-        caller.require_everywhere(Right.ADMIN, "statistics of the whole service")
+        caller.require_everywhere(
+            Right.ADMIN, "statistics of the whole service", instead="Ask for those of one namespace."
+        )
         reply = _stats_reply(self._cache.stats(namespaces))
         reply.followers.extend(self.followers.stats("", caller))
         with contextlib.suppress(StoreError):  # their first count reads the log; store_failing tells the rest

@@ -154,7 +154,12 @@ class ClientTls:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise InvalidConfigError("certificate and key of a client must be given together")
+            missing = "certificate" if self.certificate is None else "key"
+            raise InvalidConfigError(
+                "certificate and key of a client must be given together",
+                got=f"no {missing}",
+                remedy="Set both SUFFIXSVC_TLS_CERT and SUFFIXSVC_TLS_KEY, or neither.",
+            )
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Credentials of a channel. InvalidConfigError: a file is unreadable or not PEM."""

@@ -50,3 +50,30 @@ def test_too_few_principals_are_refused(tmp_path: Path) -> None:
     assert checked.returncode == 2
     assert "namespaces.pool.min_principals" in checked.stderr
     assert "2 or more, or 0 for none" in checked.stderr
+
+
+def test_a_path_is_no_pattern(tmp_path: Path) -> None:
+    file = tmp_path / "policies.toml"
+    file.write_text(POLICY.replace('["pool"]', '["pool/*"]'))
+    checked = run_verb("policy", "check", str(file))
+    assert checked.returncode == 2
+    assert "Write 'pool': a path covers the namespaces below it" in checked.stderr
+
+
+def test_limits_of_the_principal_are_shown(tmp_path: Path) -> None:
+    file = tmp_path / "policies.toml"
+    file.write_text(
+        POLICY.replace('read = ["pool"]', 'read = ["pool"]\nmax_sessions = 9\nmax_outputs = 5')
+        + "requests_per_second = 7\n"
+    )
+
+    def limits(principal: str) -> tuple[dict[str, int], bool]:
+        found = run_verb("policy", "explain", principal, "pool", "--policies", str(file), "--json")
+        answer = json.loads(found.stdout)
+        return answer["limits_of_principal"], answer["named"]
+
+    assert limits("auditor") == ({"requests_per_second": 7, "max_sessions": 9, "max_outputs": 5}, True)
+    assert limits("ann") == ({"max_sessions": 9, "max_outputs": 5}, False)
+    shown = run_verb("policy", "explain", "ann", "pool", "--policies", str(file)).stdout
+    assert "'ann' has no table in the file" in shown
+    assert "max_sessions of ann\t9" in shown

@@ -132,6 +132,15 @@ def test_the_view_fits_the_terminal(long_report: Report, width: int, height: int
     assert any(line.startswith("no answer") for line in lines)
 
 
+def test_no_line_is_empty_while_there_are_rows(long_report: Report) -> None:
+    wanted = len(long_report.namespaces) + len(long_report.background_tasks)
+    for height in range(12, wanted + 12):
+        console = Console(width=100, height=height, force_terminal=True, color_system=None)
+        with console.capture() as captured:
+            console.print(view(long_report, "unix:/run/s.sock", 100, height))
+        assert len(captured.get().splitlines()) == min(height, wanted + 8)
+
+
 class Terminal:
     """`suffixsvc top` on a terminal of its own."""
 

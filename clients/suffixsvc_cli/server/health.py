@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from suffixsvc.errors import SuffixError
+from suffixsvc.errors import InvalidConfigError, SuffixError
 
 #: the service's health name for its store
 _DURABILITY: Final = "suffixsvc.v1.SuffixCache/durability"
@@ -18,21 +18,27 @@ def health(
         typer.Argument(
             envvar="SUFFIXSVC_SERVE_LISTEN",
             show_envvar=False,
-            help="unix:PATH or HOST:PORT of a service, or http://HOST:PORT of suffixsvc openai. Default: the "
-            "first address of $SUFFIXSVC_SERVE_LISTEN.",
+            show_default="the first address of $SUFFIXSVC_SERVE_LISTEN",
+            help="unix:PATH or HOST:PORT of a service or draft worker, http://HOST:PORT of suffixsvc openai.",
         ),
-    ],
+    ] = "",
     durability: Annotated[
         bool, typer.Option("--durability", help="Also ask whether the service can store outputs.")
     ] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the answer.")] = 5.0,
 ) -> None:
-    """Ask a service or an OpenAI-compatible server whether it serves: exit code 0 if so, else 1.
+    """Ask a service, draft worker or OpenAI-compatible server whether it serves: exit code 0 if so, else 1.
 
     A server that drains does not serve. TLS as the environment says (docs/security.md); no token is needed.
     docs/deployment.md.
     """
-    first = address.split()[0] if address.split() else address
+    if not address.split():
+        raise InvalidConfigError(
+            "ADDRESS or $SUFFIXSVC_SERVE_LISTEN must be given",
+            expected="unix:PATH, HOST:PORT or http://HOST:PORT",
+            got="neither",
+        )
+    first = address.split()[0]
     if first.startswith(("http://", "https://")):
         answer = _http(first, timeout)
     else:
@@ -48,7 +54,6 @@ def _http(url: str, timeout: float) -> str:
     import urllib.error
     import urllib.request
 
-    from suffixsvc.errors import InvalidConfigError
     from suffixsvc.transport.identity import ClientIdentity
 
     tls = ClientIdentity.from_environment().tls
@@ -74,7 +79,6 @@ def _grpc(address: str, timeout: float, *, durability: bool) -> str:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from suffixsvc.errors import InvalidConfigError
     from suffixsvc.transport.channels import Channels, close_channel
     from suffixsvc.transport.identity import ClientIdentity, tls_remedy
     from suffixsvc.transport.peer_credentials import ExpectedPeer

@@ -44,10 +44,12 @@ def explain(
 ) -> None:
     """Explain what a principal may do with a namespace, and which lines of the policy file say so.
 
+    Then the limits of the namespace follow, and those of the principal.
+
     suffixsvc policy explain sql-agents acme/sql --policies policies.toml
     """
     from suffixsvc.access.policy_file import PolicyFile, read_policy_file
-    from suffixsvc.access.principals import Right, validate_principal
+    from suffixsvc.access.principals import EVERY, Right, validate_principal
     from suffixsvc.config import validate_namespace
 
     validate_principal(principal, "PRINCIPAL")
@@ -60,17 +62,25 @@ def explain(
     policy = read.policies.of(namespace)
     limits = {name: value for name, value in asdict(policy).items() if value is not None}
     # as Caller.sees_all decides it
+    access = read.access
+    of_principal = asdict(access.limits_of(principal)) | asdict(read.policies.quota_of(principal))
+    of_principal = {name: value for name, value in of_principal.items() if value is not None}
     published_only = bool(policy.min_principals and reasons[Right.READ] and not reasons[Right.FOLLOW])
     if as_json:
         rights = {right.value: given for right, given in reasons.items()}
         found = {"principal": principal, "namespace": namespace, "rights": rights, "limits": limits}
-        typer.echo(json.dumps(found | {"published_runs_only": published_only}))
+        more = {"limits_of_principal": of_principal, "named": principal in access.principals}
+        typer.echo(json.dumps(found | more | {"published_runs_only": published_only}))
         return
+    if principal not in access.principals:
+        typer.echo(f"{principal!r} has no table in the file: it has what {EVERY!r} has, and its own prefix")
     for right, given in reasons.items():
         only = "published runs only, " if right is Right.READ and published_only else ""
         typer.echo(f"{right.value}\t{f'yes: {only}' + '; '.join(given) if given else 'no'}")
     for name, value in limits.items():
         typer.echo(f"{name}\t{value}")
+    for name, value in of_principal.items():
+        typer.echo(f"{name} of {principal}\t{value}")
 
 
 app = verb_group("Check policy files and explain what they permit (docs/security.md).", check, explain)

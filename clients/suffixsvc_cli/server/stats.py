@@ -94,7 +94,7 @@ def _matched(probes: Mapping[str, Any]) -> str:
     parts = [
         f"{probes['drafted_tokens']:,} tokens of shared text",
         f"{probes['unanswered_tokens']:,} unanswered",
-        f"{probes['expected_matches']:,.1f} expected to match",
+        f"{max(0.0, probes['expected_matches']):,.1f} expected to match",
         f"{probes['matched_tokens']:,} matched",
         f"{probes['refused_steps']:,} steps refused",
     ]

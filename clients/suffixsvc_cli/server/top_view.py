@@ -34,19 +34,26 @@ def view(report: Report, target: str, width: int, height: int, problem: str = ""
         width, height: of the terminal, in characters.
         problem: why there is no newer report; "": this is the newest.
     """
-    left = max(3, height - _HEADER_LINES - bool(problem) - 3 * _TABLE_LINES)
+    tables = 3 if report.followers else 2
+    left = height - _HEADER_LINES - bool(problem) - tables * _TABLE_LINES
     tasks = sorted(report.background_tasks, key=lambda task: (task.alive, -task.failures_in_a_row, task.name))
-    followers = report.followers[: max(1, left // 4)]
-    tasks = tasks[: max(1, left // 3)]
-    rows = max(1, left - len(followers) - len(tasks))
+    rows, task_rows, follower_rows = _rows(left, (len(report.namespaces), len(tasks), len(report.followers)))
     parts: list[RenderableType] = [_line(text, width) for text in _header(report, target)]
     if problem:
         parts.append(_line(Text(f"no answer: {problem}", style="bold red"), width))
     parts += ["", _namespaces(report.namespaces[:rows], len(report.namespaces), width)]
-    if followers:
-        parts += ["", _followers(followers, len(report.followers), width)]
-    parts += ["", _tasks(tasks, width)]
+    if report.followers:
+        parts += ["", _followers(report.followers[:follower_rows], len(report.followers), width)]
+    parts += ["", _tasks(tasks[:task_rows], len(tasks), width)]
     return Group(*parts)
+
+
+def _rows(left: int, wanted: Sequence[int]) -> list[int]:
+    """Rows of each table: an equal share of the lines ``left``, at least one, and then what others leave."""
+    given = [min(want, max(1, left // len(wanted))) for want in wanted]
+    for number, want in enumerate(wanted):
+        given[number] += max(0, min(want - given[number], left - sum(given)))
+    return given
 
 
 def _line(text: Text, width: int) -> Text:
@@ -123,7 +130,7 @@ def _followers(shown: Sequence[FollowerStats], total: int, width: int) -> Table:
     )
 
 
-def _tasks(shown: Sequence[BackgroundTask], width: int) -> Table:
+def _tasks(shown: Sequence[BackgroundTask], total: int, width: int) -> Table:
     now = time.time()
 
     def name(task: BackgroundTask) -> Text:
@@ -132,7 +139,7 @@ def _tasks(shown: Sequence[BackgroundTask], width: int) -> Table:
         return Text(task.name + error, style="bold red" if wrong else "")
 
     return _table(
-        "background tasks",
+        f"background tasks ({total:,})",
         [(name(task), task) for task in shown],
         [
             ("runs", 0, lambda task: f"{task.runs:,}"),

@@ -17,6 +17,7 @@ import grpc
 import numpy as np
 import pytest
 import structlog.testing
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from suffixsvc import wire
 from suffixsvc.access.control import AccessControl
@@ -43,6 +44,7 @@ from suffixsvc_driver.workers.pool.pool import WorkerPool
 from suffixsvc_driver.workers.server.engine import DraftEngine
 from suffixsvc_driver.workers.server.servicer import DraftWorkerServer, WorkerEdge, WorkerSettings
 from suffixsvc_models.vocabulary import Vocabulary
+from support.command_line import run_verb
 from support.serving import PATIENCE_S, eventually
 from support.targets import talkative_prompt
 from support.tls_files import TlsFiles
@@ -250,6 +252,18 @@ def test_the_own_user_needs_no_token_at_a_unix_socket(
         unknown = ClientIdentity("sfx_aaaaaaaaaa_x")
         with DraftWorkerClient(address, unknown) as client, pytest.raises(UnauthenticatedError):
             client.describe()  # a revoked token must not become the operator's
+
+
+def test_health_needs_no_credential(engine: DraftEngine, tokens: TokenFile) -> None:
+    with open_to(engine, tokens) as address:
+        health = run_verb("health", address)
+        assert (health.returncode, health.stdout) == (0, "serving\n"), health.stderr
+        with grpc.insecure_channel(address) as channel:  # as any other client of the protocol
+            reply = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=PATIENCE_S
+            )
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    assert run_verb("health", address).returncode == 1
 
 
 def test_tokens_are_replaced_while_the_worker_runs(engine: DraftEngine, tokens: TokenFile) -> None:

@@ -1,7 +1,8 @@
 """Server interceptor of a draft worker: no call is answered before its caller is authenticated.
 
-All calls are handled as streams of bytes, even if the method has a single request: gRPC would otherwise hold
-a thread for a caller that is not known, until its request has come.
+But for health checks, which need no credential. All calls are handled as streams of bytes, even if the method
+has a single request: gRPC would otherwise hold a thread for a caller that is not known, until its request has
+come.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from suffixsvc.access.grpc_calls import LiveCalls, caller_of
 from suffixsvc.access.principals import OPERATOR
 from suffixsvc.access.refreshing import refreshing
 from suffixsvc.errors import ProtocolError, SuffixError
+from suffixsvc_driver.workers.server.health import HEALTH_CHECK
 
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +59,8 @@ class Authentication(grpc.ServerInterceptor):
     ) -> Handler | None:
         """Wrap the handler of a method; gRPC calls this for every call."""
         handler = continuation(handler_call_details)
-        return None if handler is None else self._wrap(handler, handler_call_details.method)
+        method = handler_call_details.method
+        return handler if handler is None or method == HEALTH_CHECK else self._wrap(handler, method)
 
     def _wrap(self, handler: Handler, method: str) -> Handler:
         call: Any = handler.unary_unary or handler.unary_stream or handler.stream_stream

@@ -26,6 +26,7 @@ from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
 from suffixsvc_driver.workers.server.authentication import Authentication
 from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest
+from suffixsvc_driver.workers.server.health import health_handler
 from suffixsvc_driver.workers.server.scheduler import Scheduler
 from suffixsvc_driver.workers.server.ticket import Ticket
 
@@ -234,6 +235,7 @@ class DraftWorkerServer:
         # the interceptor passes callers
         servicer: Any = _Servicer(engine, self.scheduler, settings.drivers, edge.access)
         rpc.add_DraftWorkerServicer_to_server(servicer, self._server)
+        self._server.add_generic_rpc_handlers((health_handler(),))
         self._identity: IdentitySocket | None = None
         try:
             if address.startswith("unix:"):
