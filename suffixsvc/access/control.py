@@ -26,7 +26,7 @@ from suffixsvc.access.tokens import TokenFile, Tokens
 from suffixsvc.access.user_tickets import TICKET_PREFIX, UserTickets
 from suffixsvc.errors import InvalidConfigError, UnauthenticatedError
 from suffixsvc.policies import Policies
-from suffixsvc.runtime.file_signature import file_signature
+from suffixsvc.runtime.file_signature import Signature, file_signature
 from suffixsvc.transport.peer_credentials import REPORTS_USERS
 from suffixsvc.transport.user_tickets import TicketMessage
 
@@ -96,7 +96,9 @@ class AccessControl:
         self.rates = RateLimiter()
         # signatures first: a change while a file is read is found by the next refresh
         self._token_signature = file_signature(None if tokens is None else tokens.path)
-        self._policy_signature = file_signature(policy)
+        self._policy_signature = self._seen_policy = file_signature(policy)
+        #: of a file of tokens that is invalid
+        self._invalid_tokens: Signature | None = None
         self._use_tokens(Tokens() if tokens is None else tokens.read())
         self._use_policy(PolicyFile() if policy is None else read_policy_file(policy))
 
@@ -221,9 +223,10 @@ class AccessControl:
     def _caller_of_token(self, presented: str) -> Caller:
         found = self._tokens.find(presented, datetime.now(UTC))
         if found is None and self._token_file is not None:
-            if file_signature(self._token_file.path) != self._token_signature:  # a new token need not wait
+            signature = file_signature(self._token_file.path)
+            if signature not in (self._token_signature, self._invalid_tokens):  # a new token need not wait
                 with contextlib.suppress(InvalidConfigError):  # the operator's error, not the caller's
-                    self.refresh()
+                    self._refresh(self._refresh_tokens)
             found = self._tokens.find(presented, datetime.now(UTC))
         if found is None:
             raise UnauthenticatedError(
@@ -256,14 +259,19 @@ class AccessControl:
     def refresh(self) -> None:
         """Read the files that have changed, and tell the listeners.
 
+        A policy file that is changed in place is used by the second call that finds it the same.
+
         Raises:
             InvalidConfigError: a file is invalid. What was read of it before stays in use, the other file is
                 read all the same; each call tries again.
         """
+        self._refresh(self._refresh_tokens, self._refresh_policy)
+
+    def _refresh(self, *files: Callable[[], bool]) -> None:
         invalid: InvalidConfigError | None = None
         changed = False
         with self._lock:
-            for refresh_file in (self._refresh_tokens, self._refresh_policy):
+            for refresh_file in files:
                 try:
                     changed = refresh_file() or changed
                 except InvalidConfigError as error:
@@ -280,6 +288,8 @@ class AccessControl:
         signature = file_signature(self._token_file.path)
         if signature == self._token_signature:
             return False
+        self._invalid_tokens = signature
+        _require_regular(self._token_file.path)
         self._use_tokens(self._token_file.read())
         self._token_signature = signature
         log.info("tokens were read again", tokens=len(self._tokens))
@@ -291,7 +301,18 @@ class AccessControl:
         signature = file_signature(self._policy_path)
         if signature == self._policy_signature:
             return False
-        self._use_policy(read_policy_file(self._policy_path))
+        seen, self._seen_policy = self._seen_policy, signature
+        if signature != seen and _is_same_file(signature, self._policy_signature):
+            return False  # it may be half written, and its beginning alone grant more than all of it
+        _require_regular(self._policy_path)
+        policy = read_policy_file(self._policy_path)
+        if self._policy.access.required and not policy.access.required:
+            raise InvalidConfigError(
+                f"policies file {self._policy_path} must have a table [principals], as it had before",
+                got="none",
+                remedy="Write an empty one if no principal is to have a grant.",
+            )
+        self._use_policy(policy)
         self._policy_signature = signature
         log.info("the policy file was read again", file=str(self._policy_path))
         return True
@@ -321,3 +342,14 @@ class AccessControl:
         self._default_limits = own.get(EVERY, _UNLIMITED)
         self._limits = {name: limits.over(self._default_limits) for name, limits in own.items()}
         self._required = self._required or policy.access.required
+
+
+def _is_same_file(signature: Signature | None, other: Signature | None) -> bool:
+    """Whether two signatures are of one inode: the file was changed in place, not replaced."""
+    return signature is not None and other is not None and signature[:2] == other[:2]
+
+
+def _require_regular(path: Path) -> None:
+    """Raise InvalidConfigError for a pipe or device, which would hold up every call that waits for it."""
+    if path.exists() and not path.is_file():
+        raise InvalidConfigError(f"{path} must be a regular file", got="a pipe, device or folder")

@@ -16,6 +16,7 @@ from suffixsvc.errors import InvalidNamespaceError, LimitExceededError, unknown_
 from suffixsvc.index import Abandoned, NamespaceIndex, Session
 from suffixsvc.index.hot_index import SeesAll, sees_everything
 from suffixsvc.runtime.signal_guard import uninterrupted
+from suffixsvc.runtime.turns import Turns
 from suffixsvc.types import Labels, NewOutput, TokenArray
 
 
@@ -43,6 +44,8 @@ class LiveSessions:
         self._abandoned: Abandoned = deque()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._default_reads: tuple[str, ...] = ()
+        #: of large pieces of context
+        self._turns = Turns()
 
     def read_by_default(self, paths: Sequence[str], tokenizers: Mapping[str, str]) -> None:
         """Set the namespaces that every new session reads.
@@ -119,6 +122,7 @@ class LiveSessions:
                         principal=principal,
                         session_id=session_id,
                         sees_all=sees_all,
+                        turns=self._turns,
                     )
             except BaseException:
                 self._closed(index)

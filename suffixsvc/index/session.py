@@ -33,6 +33,7 @@ from suffixsvc.index.session_sources import SessionSources
 from suffixsvc.index.texts import next_writer
 from suffixsvc.runtime.low_priority import low_priority
 from suffixsvc.runtime.signal_guard import uninterrupted
+from suffixsvc.runtime.turns import Turns
 from suffixsvc.types import (
     Draft,
     Labels,
@@ -48,7 +49,8 @@ from suffixsvc.values import as_cost_curve, as_token_array
 
 log = structlog.get_logger(__name__)
 
-#: tokens that are appended at a lower priority. Below it, an open is awaited before a model reads as many
+#: tokens that are appended at a lower priority, and in pieces of this size, which take turns with those of
+#: other sessions. Below it, an open is awaited before a model reads as many
 _HUGE_CONTEXT = 16_384
 #: texts and namespaces of sessions that were garbage-collected before they were closed
 Abandoned = deque[tuple[PendingCommit, NamespaceIndex]]
@@ -82,6 +84,7 @@ class Session:
         principal: str = "",
         session_id: str = "",
         sees_all: SeesAll = sees_everything,
+        turns: Turns | None = None,
     ) -> None:
         self._namespace = namespace
         self._sources = SessionSources([namespace, *reads], principal, sees_all)
@@ -92,6 +95,7 @@ class Session:
         self._params = DraftParams(limits.max_draft_tokens)
         self._on_close = on_close
         self._admit = admit
+        self._turns = Turns() if turns is None else turns
         self._closed = False
         self._output_id: OutputId | None = None
         writer = next_writer()
@@ -108,9 +112,9 @@ class Session:
             if private:  # before its text, of which others must not see any
                 self._pending_commit.retract()
                 self._stepper.stop_learning()  # what is learned is shared
-            self._append_context(prompt)
+            self._append(prompt, self._native.append_context)
             if len(output):
-                self._native.append(output, False)
+                self._append(output, lambda piece: self._native.append(piece, False))
             self._stepper.admit(UNMEASURED_TOKENS)
         except BaseException:
             self._pending_commit.release()
@@ -192,15 +196,20 @@ class Session:
             self._require_open()
             self._require_capacity(len(tokens))
             with self._admit(len(tokens), 0):
-                self._append_context(tokens)
+                self._append(tokens, self._native.append_context)
                 self._stepper.admit(UNMEASURED_TOKENS)
             self._stepper.forget_draft()
 
-    def _append_context(self, tokens: TokenArray) -> None:
+    def _append(self, tokens: TokenArray, append: Callable[[TokenArray], None]) -> None:
         if len(tokens) < _HUGE_CONTEXT:
-            self._native.append_context(tokens)
+            append(tokens)
         else:
-            low_priority(self._native.append_context, tokens)
+            uninterrupted(lambda: self._append_pieces(tokens, append))
+
+    def _append_pieces(self, tokens: TokenArray, append: Callable[[TokenArray], None]) -> None:
+        for first in range(0, len(tokens), _HUGE_CONTEXT):
+            with self._turns.taken(self._principal):
+                low_priority(append, tokens[first : first + _HUGE_CONTEXT])
 
     def draft_after(
         self,

@@ -22,7 +22,7 @@ from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, StoreError, unknown_namespace
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.runtime.log_output import dropped_lines
-from suffixsvc.service.calls.turns import Turns
+from suffixsvc.service.calls.large_messages import LargeMessages
 from suffixsvc.service.exports import Exports
 from suffixsvc.service.followers.service import LEASE_SECONDS, FollowerService
 from suffixsvc.service.messages import converters
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, ExportJob, Namespace, NamespaceStats, SuffixCache
 
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams", "watch", "backup")
-#: bytes of token ids from which a prompt or context takes a turn: 16,384 tokens
+#: bytes of token ids from which a prompt or context is a large message: 16,384 tokens
 _HUGE_BYTES: Final = 64 << 10
 #: of the statistics of a namespace, those in which the rates of other namespaces show
 _OF_THE_SERVICE: Final = ("last_lsn", "store_bytes")
@@ -65,8 +65,8 @@ class Handlers:
         self.background_tasks: Sequence[PeriodicTask] = ()
         self._draining = False
         self._exports = Exports()
-        self._writes = Writes(cache, self.followers, limits)
-        self._prompts = Turns()
+        self._large_messages = LargeMessages()
+        self._writes = Writes(cache, self.followers, limits, self._large_messages)
 
     def of(self, method: str) -> Any:
         """The handler of a method by its name in the protocol, as in "OpenSession"."""
@@ -89,7 +89,7 @@ class Handlers:
         """Open a session, or find the live one of the same id, namespace and prompt."""
         if len(request.prompt_token_ids) + len(request.output_token_ids) < _HUGE_BYTES:
             return self.sessions.open(request, caller)
-        with self._prompts.taken(caller.principal):
+        with self._large_messages.in_progress(caller.principal, request.ByteSize()):
             return self.sessions.open(request, caller)
 
     def step(self, request: pb.StepRequest, caller: Caller) -> pb.StepReply:
@@ -103,7 +103,7 @@ class Handlers:
         """Append tokens that the model did not write to a session."""
         if len(request.token_ids) < _HUGE_BYTES:
             return self.sessions.append_context(request, caller)
-        with self._prompts.taken(caller.principal):
+        with self._large_messages.in_progress(caller.principal, request.ByteSize()):
             return self.sessions.append_context(request, caller)
 
     def close_session(self, request: pb.CloseSessionRequest, caller: Caller) -> pb.CloseSessionReply:

@@ -11,8 +11,9 @@ from suffixsvc.access.caller import Caller, session_name
 from suffixsvc.access.principals import Right
 from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidInputError, SuffixError
+from suffixsvc.runtime.turns import Turns
 from suffixsvc.selection import Selection
-from suffixsvc.service.calls.turns import Turns
+from suffixsvc.service.calls.large_messages import LargeMessages
 from suffixsvc.service.followers.service import FollowerService
 from suffixsvc.service.messages import converters
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -20,7 +21,7 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
 
-#: bytes of token ids from which a message takes a turn
+#: bytes from which a message takes a turn
 _LARGE_BYTES: Final = 16 << 10
 
 
@@ -30,12 +31,20 @@ class Writes:
     Args:
         followers: say which of them have applied a deletion.
         limits: of the service.
+        large_messages: that are in progress.
     """
 
-    def __init__(self, cache: SuffixCache, followers: FollowerService, limits: Limits) -> None:
+    def __init__(
+        self,
+        cache: SuffixCache,
+        followers: FollowerService,
+        limits: Limits,
+        large_messages: LargeMessages,
+    ) -> None:
         self._cache = cache
         self._followers = followers
         self._limits = limits
+        self._large_messages = large_messages
         self._turns = Turns()
 
     def add_outputs(self, requests: Iterable[pb.AddOutputsRequest], caller: Caller) -> pb.AddOutputsReply:
@@ -46,11 +55,15 @@ class Writes:
                 # what is pinned takes the room of others until an administrator deletes it
                 pinned = any(output.corpus for output in request.outputs)
                 caller.require(Right.ADMIN if pinned else Right.WRITE, request.namespace)
-                if sum(len(output.token_ids) for output in request.outputs) < _LARGE_BYTES:
+                size = request.ByteSize()
+                if size < _LARGE_BYTES:
                     # small ones are written side by side, so that one commit of the log has many
                     self._add(request, reply, caller.principal, first=index == 0)
                     continue
-                with self._turns.taken(caller.principal):
+                with (
+                    self._large_messages.in_progress(caller.principal, size),
+                    self._turns.taken(caller.principal),
+                ):
                     self._add(request, reply, caller.principal, first=index == 0)
         except SuffixError as error:
             stored = f" ({reply.outputs} outputs of this call were stored)"

@@ -25,6 +25,7 @@ from suffixsvc.errors import (
     UnauthenticatedError,
     UnsupportedVersionError,
 )
+from suffixsvc.runtime.atomic_file import write_atomically
 from suffixsvc.transport.peer_credentials import ExpectedPeer
 from suffixsvc.transport.user_tickets import TicketMessage, fetch_ticket, identity_path
 from support.other_uid_process import OTHER_UID, other_uid_process_at
@@ -216,7 +217,7 @@ def test_a_bound_socket_is_opened_to_others_last(folder: Path) -> None:
 
 def policy(folder: Path, text: str) -> Path:
     path = folder / "policies.toml"
-    path.write_text(text)
+    write_atomically(path, text)
     return path
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from suffixsvc import NewOutput, SuffixCache
-from suffixsvc.service.calls.turns import Turns
+from suffixsvc.errors import LimitExceededError
+from suffixsvc.index import session as sessions
+from suffixsvc.runtime.turns import Turns
+from suffixsvc.service.calls.large_messages import LargeMessages
+from suffixsvc.types import TokenArray
 from suffixsvc_client import SuffixClient
 from support.access import ControlledService
 from support.serving import eventually
@@ -38,7 +43,7 @@ def expected_order(waiting: list[str]) -> list[str]:
 @pytest.mark.parametrize("seed", range(5))
 def test_principals_take_turns(seed: int) -> None:
     rng = random.Random(seed)
-    turns, order = Turns(1), list[str]()
+    turns, order = Turns(1, PATIENCE), list[str]()
     names = [f"{rng.choice('aaab' + 'c' * seed)}{number}" for number in range(12)]
 
     def work(name: str) -> None:
@@ -61,7 +66,7 @@ def test_principals_take_turns(seed: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 3])
 def test_no_more_at_a_time_and_an_error_gives_the_turn_back(limit: int) -> None:
-    turns, lock = Turns(limit), threading.Lock()
+    turns, lock = Turns(limit, PATIENCE), threading.Lock()
     inside, most, failed = 0, 0, 0
 
     def work(seed: int) -> None:
@@ -93,6 +98,106 @@ def test_no_more_at_a_time_and_an_error_gives_the_turn_back(limit: int) -> None:
     assert not turns._waiting
 
 
+def test_what_waits_for_too_long_runs_beside_the_others() -> None:
+    turns, order = Turns(1, 0.01), list[str]()
+    with turns.taken("a"), turns.taken("b"), turns.taken("a"):
+        order.append("three at a time")
+    assert order
+    assert (turns._free, turns._waiting) == (1, {})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_turns_that_come_while_patience_ends_are_not_lost(seed: int) -> None:
+    turns = Turns(1, 0.001)
+
+    def work(number: int) -> None:
+        rng = random.Random(seed * 100 + number)
+        for _ in range(60):
+            with turns.taken(rng.choice("ab")):
+                threading.Event().wait(rng.choice((0.0, 0.0009, 0.0015)))
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert (turns._free, turns._waiting) == (1, {})
+
+
+def test_large_messages_of_a_principal_leave_room_to_others() -> None:
+    large = LargeMessages(100)
+    with ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(large.in_progress("a", 10))
+        with (
+            pytest.raises(LimitExceededError, match="leaves to others") as caught,
+            large.in_progress("a", 10),
+        ):
+            pass
+        assert caught.value.retry_after_s
+        stack.enter_context(large.in_progress("b", 40))  # its only one
+        with pytest.raises(LimitExceededError), large.in_progress("b", 10):
+            pass
+        stack.enter_context(large.in_progress("c", 10))
+        with pytest.raises(LimitExceededError), large.in_progress("d", 1):
+            pass
+    with large.in_progress("a", 100):  # all was given back
+        pass
+
+
+def test_a_huge_prompt_in_pieces_is_the_same_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    prompt, output = rng.integers(0, 90, 5_000), rng.integers(0, 90, 3_000)
+    found = list[tuple[object, ...]]()
+    for piece in (1_000, 1 << 30):
+        monkeypatch.setattr(sessions, "_HUGE_CONTEXT", piece)
+        with SuffixCache() as cache, cache.namespace("a").open_session(prompt, output) as session:
+            session.append_context(prompt[:2_500])
+            drafts = [session.step(output[first : first + 3], 8) for first in range(0, 60, 3)]
+            tokens = session.token_ids().tolist()
+            output_id = session.close()
+            (stored,) = cache._parts.store.scan("a")
+            assert stored.output_id == output_id
+            row = stored.output
+            stored_parts = (row.token_ids.tolist(), row.segment_lens, row.prompt_tail.tolist())
+            drafted = [(draft.token_ids.tolist(), draft.probs.tolist()) for draft in drafts]
+            found.append((tokens, drafted, stored_parts))
+    assert found[0] == found[1]
+
+
+def test_pieces_of_two_principals_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a short prompt does not wait for the whole of a huge one."""
+    monkeypatch.setattr(sessions, "_HUGE_CONTEXT", 100)
+    order = list[int]()
+    both = threading.Event()
+
+    def recorded(append: Callable[[TokenArray], None], piece: TokenArray) -> None:
+        order.append(int(piece[0]))
+        assert both.wait(PATIENCE)
+        append(piece)
+
+    monkeypatch.setattr(sessions, "low_priority", recorded)
+    with SuffixCache() as cache:
+        turns = cache._parts.sessions._turns
+        turns._free, turns._patience = 1, PATIENCE
+
+        def open_session(token: int, tokens: int) -> None:
+            cache.namespace("a").open_session([token] * tokens, principal=f"p{token}").close()
+
+        threads = [
+            threading.Thread(target=open_session, args=each, daemon=True) for each in ((1, 2_000), (2, 300))
+        ]
+        threads[0].start()
+        eventually(lambda: order == [1], "the huge one has begun")
+        threads[1].start()
+        eventually(lambda: "p2" in turns._waiting, "the other one waits")
+        both.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert len(order) == 23
+    assert max(number for number, token in enumerate(order) if token == 2) <= 8, order
+
+
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[ControlledService]:
     with SuffixCache() as cache, ControlledService(tmp_path, ("alice", "bob")).run(cache) as service:
@@ -101,7 +206,8 @@ def service(tmp_path: Path) -> Iterator[ControlledService]:
 
 def test_large_calls_of_a_service_wait_for_their_turn_and_others_do_not(service: ControlledService) -> None:
     handlers = service.server.handlers
-    turns, prompts = handlers._writes._turns, handlers._prompts
+    turns, prompts = handlers._writes._turns, service.cache._parts.sessions._turns
+    turns._patience = prompts._patience = PATIENCE
     rng = np.random.default_rng(1)
 
     def large(client: SuffixClient, path: str) -> None:

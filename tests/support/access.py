@@ -10,6 +10,7 @@ from typing import Any
 from suffixsvc import SuffixCache
 from suffixsvc.access.control import AccessControl
 from suffixsvc.access.tokens import TokenFile
+from suffixsvc.runtime.atomic_file import write_atomically
 from suffixsvc.transport.identity import ClientIdentity
 from suffixsvc_client import ClientConfig, SuffixClient
 from support.serving import serving
@@ -56,7 +57,7 @@ class ControlledService:
 
     def set_policy(self, text: str) -> None:
         """Replace the policy, and have it applied."""
-        self.policy_path.write_text(text)
+        write_atomically(self.policy_path, text)
         self.access.refresh()
 
     def revoke(self, principal: str) -> None:
