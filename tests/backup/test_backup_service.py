@@ -113,6 +113,49 @@ def test_the_verbs_of_a_folder_and_their_exit_codes(tmp_path: Path) -> None:
     assert run_verb("restore", tmp_path / "none", "--data", tmp_path / "r").returncode == 2
 
 
+def test_a_check_of_a_backup_is_as_strict_as_restore(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "data") as cache:
+        cache.namespace(NS).add_outputs([output(Random(2)) for _ in range(20)])
+        cache.seal()
+        cache.backup(tmp_path / "b")
+    sound = run_verb("check", "--data", tmp_path / "b")
+    assert (sound.returncode, "as its backup.json says" in sound.stdout) == (0, True), sound.stdout
+    assert "backup.json" not in run_verb("check", "--data", tmp_path / "data").stdout
+    path = tmp_path / "b" / "data.mdb"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1  # of a page that no record uses
+    path.write_bytes(raw)
+    assert check_folder(tmp_path / "b") == []
+    refused = run_verb("restore", tmp_path / "b", "--data", tmp_path / "r")
+    assert (refused.returncode, (tmp_path / "r").exists()) == (2, False)
+    found = run_verb("check", "--data", tmp_path / "b", "--json")
+    assert found.returncode == 1
+    report = json.loads(found.stdout)
+    assert report["manifest_verified"] is False
+    assert [each["area"] for each in report["findings"]] == ["backup"]
+    digest = read_manifest(tmp_path / "b").data.xxh3
+    assert digest in refused.stderr
+    assert digest in report["findings"][0]["message"]
+    assert "remove its backup.json" in run_verb("check", "--data", tmp_path / "b").stderr
+    (tmp_path / "b" / "backup.json").unlink()
+    assert run_verb("check", "--data", tmp_path / "b").returncode == 0
+
+
+def test_a_check_of_a_backup_names_a_segment_of_another_size(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "data") as cache:
+        cache.namespace(NS).add_outputs([output(Random(2)) for _ in range(20)])
+        cache.seal()
+        cache.backup(tmp_path / "b")
+    victim = next((tmp_path / "b" / "segments").iterdir())
+    raw = victim.read_bytes()
+    victim.unlink()  # it is a link
+    victim.write_bytes(raw[:-1])
+    found = run_verb("check", "--data", tmp_path / "b", "--json")
+    assert found.returncode == 1
+    first = json.loads(found.stdout)["findings"][0]
+    assert (first["area"], victim.name in first["message"]) == ("backup", True)
+
+
 def test_steps_and_writes_go_on_during_a_backup(tmp_path: Path) -> None:
     gate = Gate()
     with served(tmp_path, gate) as (cache, _, client):

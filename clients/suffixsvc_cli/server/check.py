@@ -19,21 +19,31 @@ def check(
     """Verify every page, record and segment of a data folder, and compare them with each other.
 
     Prints what is damaged. Exit code 0: nothing; 1: something; 2: the folder could not be checked. Nothing is
-    changed. A backup can be checked as well: it is a data folder.
+    changed. A backup can be checked as well: its files are also compared with its manifest, as by restore.
 
         suffixsvc check --data ./data
     """
-    from suffixsvc.engine.repair.inspection import MAX_FINDINGS, check_folder
+    from suffixsvc.engine.repair.inspection import MAX_FINDINGS, check_backup, check_folder
 
-    findings = check_folder(data)
+    differences = check_backup(data)
+    findings = [*(differences or ()), *check_folder(data)]
     if as_json:
-        typer.echo(json.dumps({"data": str(data), "findings": [asdict(each) for each in findings]}))
+        found = [asdict(each) for each in findings]
+        verified = None if differences is None else not differences
+        typer.echo(json.dumps({"data": str(data), "manifest_verified": verified, "findings": found}))
     elif not findings:
-        typer.echo(f"{data}: sound")
+        typer.echo(f"{data}: sound" if differences is None else f"{data}: sound, as its backup.json says")
     else:
         for each in findings:
             typer.echo(f"{each.area}\t{each.message}")
         count = f"{len(findings)}" if len(findings) < MAX_FINDINGS else f"at least {MAX_FINDINGS}"
-        typer.echo(f"{data}: {count} findings. See: suffixsvc repair --help", err=True)
+        remedy = "See: suffixsvc repair --help"
+        if differences:
+            remedy = (
+                "If a service has opened this backup, it is a data folder of its own: then remove its "
+                "backup.json. Otherwise use another backup"
+            )
+        finding = "finding" if len(findings) == 1 else "findings"
+        typer.echo(f"{data}: {count} {finding}. {remedy}", err=True)
     if findings:
         raise typer.Exit(1)

@@ -18,6 +18,8 @@ _FORMAT: Final = "suffixsvc-backup/1"
 #: a larger file is not a manifest
 _MOST_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 1 << 20
+#: of a segment file
+HEADER_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)

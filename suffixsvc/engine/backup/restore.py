@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,8 @@ import structlog
 import xxhash
 
 from suffixsvc.core.segments import Segment
-from suffixsvc.engine.backup.manifest import BackupManifest, SegmentEntry, file_xxh3, read_manifest
-from suffixsvc.engine.backup.writer import HEADER_BYTES
+from suffixsvc.engine.backup.manifest import BackupManifest, SegmentEntry, read_manifest
+from suffixsvc.engine.backup.verification import is_segment_of, require_data_of
 from suffixsvc.errors import StoreCorruptError, StoreError
 from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.copies.new_file import NewDataFile
@@ -105,13 +106,7 @@ def _copy_data(source: Path, target: Path, manifest: BackupManifest, on_piece: C
         found = _copy(source, target, on_piece)
     except FileNotFoundError:
         found = (0, "")
-    if found != (manifest.data.bytes, manifest.data.xxh3):
-        raise StoreCorruptError(
-            f"{source} must be the file of the manifest",
-            expected=f"{manifest.data.bytes} bytes with xxh3-128 {manifest.data.xxh3}",
-            got=f"{found[0]} bytes with xxh3-128 {found[1] or 'none'}",
-            remedy="Restore another backup. A backup that a service has opened is a data folder of its own.",
-        )
+    require_data_of(manifest, source, found)
     datafile.verify(str(target))
 
 
@@ -119,12 +114,9 @@ def _copy_segment(source: Path, target: Path, entry: SegmentEntry, on_piece: Cal
     """Copy and verify a segment file; whether it is whole. Without it its outputs are read from the log."""
     path = target / entry.name
     try:
-        try:
-            size, _ = _copy(source / entry.name, path, on_piece)
-            _, header = file_xxh3(path, HEADER_BYTES)
-        except FileNotFoundError:
-            size, header = 0, ""
-        if (size, header) == (entry.bytes, entry.header_xxh3):
+        with suppress(FileNotFoundError):
+            _copy(source / entry.name, path, on_piece)
+        if is_segment_of(entry, path):
             Segment(path).check()
             return True
         error: object = "not the file of the manifest"

@@ -24,6 +24,7 @@ import structlog
 
 from suffixsvc import __version__
 from suffixsvc.engine.backup.manifest import (
+    HEADER_BYTES,
     MANIFEST_NAME,
     BackupManifest,
     DataFileEntry,
@@ -42,7 +43,6 @@ from suffixsvc.store.records.table_records import Counters
 
 log = structlog.get_logger(__name__)
 
-HEADER_BYTES: Final = 512
 #: errors of a link to a file of another file system, or where the file system has none
 _NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
 #: times that files which were made meanwhile are linked before seals and merges wait

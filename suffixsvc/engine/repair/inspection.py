@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from suffixsvc.core.segments import Segment
+from suffixsvc.engine.backup import verification
+from suffixsvc.engine.backup.manifest import MANIFEST_NAME
 from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError
 from suffixsvc.store.files import datafile
 from suffixsvc.store.files.folder import DATA_FILE, SEGMENTS, require_data_folder
@@ -28,12 +30,29 @@ class Finding:
     """One damage.
 
     Attributes:
-        area: "pages" of the data file, "records" in it, or "segments".
+        area: "pages" of the data file, "records" in it, "segments", or "backup": a file is not that of the
+            manifest of the backup.
         message: what is damaged.
     """
 
     area: str
     message: str
+
+
+def check_backup(data: Path) -> list[Finding] | None:
+    """Compare a backup with its manifest, as `restore` does.
+
+    Returns:
+        What differs, at most :data:`MAX_FINDINGS`; None: the folder has no manifest, so it is not a backup.
+
+    Raises:
+        InvalidConfigError: the folder has no data file.
+        StoreForeignError, StoreError: it cannot be checked.
+    """
+    require_data_folder(data)
+    if not (data / MANIFEST_NAME).exists():
+        return None
+    return [Finding("backup", _text(error)) for error in islice(verification.faults(data), MAX_FINDINGS)]
 
 
 def check_folder(data: Path) -> list[Finding]:
