@@ -388,6 +388,11 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel("Threads", "short", ((one("threads"), "{{instance}}"),)),
             Panel(
+                "TLS certificate expires in",
+                "s",
+                ((f"{one('tls_certificate_expiry_timestamp_seconds')} - time()", "{{instance}}"),),
+            ),
+            Panel(
                 "CPU",
                 "short",
                 (

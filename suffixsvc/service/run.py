@@ -169,7 +169,7 @@ def _served_metrics(
     from suffixsvc.service.metrics.collector import service_registry  # noqa: PLC0415 - as above
     from suffixsvc.service.metrics.http_server import MetricsServer  # noqa: PLC0415
 
-    registry = service_registry(cache, server.handlers, config.metrics_namespaces)
+    registry = service_registry(cache, server.handlers, config.metrics_namespaces, config.tls)
     with MetricsServer(registry, address, access, insecure_network=config.insecure_network) as served:
         yield {"metrics": f"http://{served.address}/metrics"}
 

@@ -126,6 +126,10 @@ class SuffixServer:
                 ("probing", self.handlers.sessions.probes.report, PROBE_REPORT_SECONDS),
             )
         ]
+        if self._tls is not None:
+            tasks.append(
+                PeriodicTask("certificate", self._tls.served.latest, period_seconds=CHECK_INTERVAL_SECONDS)
+            )
         return [*tasks, refreshing(self._access, self._keep_access)]
 
     def _assemble(self, threads: int) -> grpc.Server:

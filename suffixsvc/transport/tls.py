@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import grpc
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc.runtime.file_signature import Signature, file_signature
+from suffixsvc.transport.certificates import Pair, ServedPair, read_pem
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServerTls:
     """Certificate of a server, and whose clients' certificates it accepts.
 
@@ -29,9 +27,14 @@ class ServerTls:
     key: Path
     client_ca: Path | None = None
 
-    def signatures(self) -> tuple[Signature | None, ...]:
-        """What changes with the files."""
-        return tuple(map(file_signature, (self.certificate, self.key, self.client_ca)))
+    @cached_property
+    def served(self) -> ServedPair:
+        """The files in use, shared by all listeners.
+
+        Raises:
+            InvalidConfigError: a file is unreadable or not PEM; later, the files before stay in use.
+        """
+        return ServedPair(self.certificate, self.key, self.client_ca)
 
     def credentials(self) -> grpc.ServerCredentials:
         """Credentials of a gRPC port. Each connection uses the files as they are at its handshake.
@@ -41,7 +44,8 @@ class ServerTls:
         Raises:
             InvalidConfigError: a file is unreadable or not PEM; later, the files before stay in use.
         """
-        reader = _Reader(self)
+        self.served.announce()
+        reader = _Reader(self.served)
         return grpc.dynamic_ssl_server_credentials(
             reader.first,
             reader.read_if_changed,  # type: ignore[arg-type]  # None: no change, as gRPC documents
@@ -56,7 +60,15 @@ class ServerTls:
         Raises:
             InvalidConfigError: a file is unreadable or not PEM; later, the files before stay in use.
         """
-        return _Contexts(self).outer
+        self.served.announce()
+        listening = self.served.new_context()
+
+        def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            """Called by OpenSSL at each handshake, with or without a name."""
+            connection.context = self.served.latest().context
+
+        listening.sni_callback = choose
+        return listening
 
 
 def server_tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
@@ -71,70 +83,33 @@ def server_tls(certificate: Path | None, key: Path | None, client_ca: Path | Non
         missing = "--tls-cert" if certificate is None else "--tls-key"
         raise InvalidConfigError("--tls-cert and --tls-key must be given together", got=f"no {missing}")
     tls = ServerTls(certificate, key, client_ca)
-    tls.credentials()
+    _ = tls.served
     return tls
 
 
 class _Reader:
-    """Reads the files of a server for gRPC. Thread-safe."""
+    """Hands the files of a server to one gRPC port. Thread-safe: gRPC serialises its calls."""
 
-    def __init__(self, tls: ServerTls) -> None:
-        self._tls = tls
-        self._signatures = tls.signatures()
-        #: of the first files
-        self.first = self._read()
+    def __init__(self, served: ServedPair) -> None:
+        self._served = served
+        self._given = served.latest()
+
+    @property
+    def first(self) -> grpc.ServerCertificateConfiguration:
+        """The files at the start."""
+        return _configuration(self._given)
 
     def read_if_changed(self) -> grpc.ServerCertificateConfiguration | None:
         """The files, or None (no change) while they are the same or one of them is invalid."""
-        found = self._tls.signatures()
-        if found == self._signatures:
+        latest = self._served.latest()
+        if latest is self._given:
             return None
-        try:
-            configuration = self._read()
-        except InvalidConfigError:  # such as a key that is being replaced
-            return None
-        self._signatures = found
-        return configuration
-
-    def _read(self) -> grpc.ServerCertificateConfiguration:
-        tls = self._tls
-        certificate = read_pem(tls.certificate, "tls certificate")
-        key = read_pem(tls.key, "tls key", "PRIVATE KEY")
-        client_ca = None if tls.client_ca is None else read_pem(tls.client_ca, "tls client CA")
-        _server_context(tls)
-        return grpc.ssl_server_certificate_configuration([(key, certificate)], client_ca)
+        self._given = latest
+        return _configuration(latest)
 
 
-class _Contexts:
-    """Contexts of a socket server: one that listens, and that of the files as they are, which it hands on to.
-
-    Attributes:
-        outer: the one that listens.
-    """
-
-    def __init__(self, tls: ServerTls) -> None:
-        self._tls = tls
-        self._signatures = tls.signatures()
-        self._latest = _server_context(tls)
-        self.outer = _server_context(tls)
-        self.outer.sni_callback = self._choose
-
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called by OpenSSL at each handshake, with or without a name."""
-        found = self._tls.signatures()
-        if found != self._signatures:
-            with contextlib.suppress(InvalidConfigError):  # such as a key that is being replaced
-                self._latest, self._signatures = _server_context(self._tls), found
-        connection.context = self._latest
-
-
-def certificate_names(certificate: Mapping[str, Any] | None) -> list[str]:
-    """The names in a verified certificate, as ``ssl`` returns it: alternative names, then common names."""
-    if not certificate:
-        return []
-    alternative = [str(name) for _, name in certificate.get("subjectAltName", ())]
-    subject = (pair for group in certificate.get("subject", ()) for pair in group)
-    return alternative + [str(name) for key, name in subject if key == "commonName"]
+def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)], pair.client_ca)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,43 +160,3 @@ class ClientTls:
         """Options of a channel."""
         name = self.server_name
         return [] if name is None else [("grpc.ssl_target_name_override", name)]
-
-
-def _server_context(tls: ServerTls) -> ssl.SSLContext:
-    """Context of the files. InvalidConfigError unless they are valid and certificate and key a pair."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")
-        if tls.client_ca is not None:
-            context.load_verify_locations(tls.client_ca)
-    except (OSError, ValueError) as error:  # SSLError is an OSError
-        raise InvalidConfigError(
-            f"tls certificate {tls.certificate} must be valid, and its key {tls.key}, without a password",
-            got=getattr(error, "reason", None) or error,
-        ) from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if tls.client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-        # no session is resumed, or a client of a replaced authority would be verified no more
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.num_tickets = 0
-    return context
-
-
-def read_pem(path: Path, what: str, label: str = "CERTIFICATE") -> bytes:
-    """The bytes of a PEM file.
-
-    Raises:
-        InvalidConfigError: it is unreadable, or holds no block whose label ends so.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidConfigError(f"{what} {path} must be a readable file", got=error.strerror) from None
-    if f"{label}-----".encode() not in data:
-        raise InvalidConfigError(
-            f"{what} {path} must be a PEM file",
-            expected=f"a block '-----BEGIN ... {label}-----'",
-            got="no such block",
-        )
-    return data

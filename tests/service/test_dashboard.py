@@ -22,6 +22,7 @@ from suffixsvc.service.metrics.collector import service_registry
 from suffixsvc_client import ClientConfig
 from suffixsvc_follower import FollowerConfig, connect
 from support.serving import eventually, serving, socket_dir
+from support.tls_files import TlsFiles
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "docs" / "dashboard.json"
@@ -37,14 +38,15 @@ PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 
 @pytest.fixture(scope="module")
-def families() -> Iterator[list[Metric]]:
-    """The families with a namespace that publishes runs, a follower, and a principal with a quota."""
+def families(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Metric]]:
+    """The families with a namespace that publishes runs, a follower, a principal with a quota, and TLS."""
+    tls = TlsFiles(tmp_path_factory.mktemp("certificates")).server()
     policies = Policies({"a": Policy(min_principals=2)}, principals={"x": PrincipalQuota(max_outputs=10)})
     with SuffixCache(policies=policies) as cache, socket_dir() as folder:
         cache.namespace("a").add_output([1, 2, 3, 4], principal="x")
         with serving(cache, f"unix:{folder / 's.sock'}") as (server, address):
             server.handlers.sessions.probes.meter_of(replace(OPERATOR_CALLER, principal="x"))
-            registry = service_registry(cache, server.handlers)
+            registry = service_registry(cache, server.handlers, tls=tls)
 
             def scraped() -> list[Metric]:
                 return list(text_string_to_metric_families(generate_latest(registry).decode()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import trustme
@@ -20,10 +21,16 @@ class TlsFiles:
         self._authority.cert_pem.write_to_path(str(self.ca))
 
     def issue(
-        self, *names: str, common_name: str | None = None, file: str | None = None
+        self,
+        *names: str,
+        common_name: str | None = None,
+        file: str | None = None,
+        not_after: datetime | None = None,
     ) -> tuple[Path, Path]:
         """Certificate chain and key for some names; files of that name are replaced."""
-        issued = self._authority.issue_cert(*names, common_name=common_name)
+        issued = self._authority.issue_cert(
+            *names, common_name=common_name, not_before=datetime(2000, 1, 1, tzinfo=UTC), not_after=not_after
+        )
         stem = file or (names[0] if names else "named")
         certificate, key = self._folder / f"{stem}.pem", self._folder / f"{stem}.key"
         chain = b"".join(each.bytes() for each in issued.cert_chain_pems)

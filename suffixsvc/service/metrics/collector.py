@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from suffixsvc.engine import NamespaceStats, SuffixCache
     from suffixsvc.index.output_use import Distribution
     from suffixsvc.service.handlers import Handlers
+    from suffixsvc.transport.tls import ServerTls
 
 #: connected followers with series of their own: those with the largest lag
 MAX_FOLLOWERS: Final = 100
@@ -47,7 +48,10 @@ _Sample: TypeAlias = tuple[Sequence[str], float]
 
 
 def service_registry(
-    cache: SuffixCache, handlers: Handlers, namespaces: int = DEFAULT_NAMESPACES
+    cache: SuffixCache,
+    handlers: Handlers,
+    namespaces: int = DEFAULT_NAMESPACES,
+    tls: ServerTls | None = None,
 ) -> CollectorRegistry:
     """A registry with the metrics of a service and of its process (``process_...``, on Linux).
 
@@ -55,9 +59,10 @@ def service_registry(
         cache: the engine.
         handlers: of the service.
         namespaces: number of namespaces with series of their own, the busiest; the others are summed.
+        tls: of the service; None: it has none.
     """
     registry = CollectorRegistry()
-    registry.register(ServiceCollector(cache, handlers, namespaces))
+    registry.register(ServiceCollector(cache, handlers, namespaces, tls))
     ProcessCollector(registry=registry)
     return registry
 
@@ -65,9 +70,12 @@ def service_registry(
 class ServiceCollector(Collector):
     """See :func:`service_registry`. Thread-safe."""
 
-    def __init__(self, cache: SuffixCache, handlers: Handlers, namespaces: int) -> None:
+    def __init__(
+        self, cache: SuffixCache, handlers: Handlers, namespaces: int, tls: ServerTls | None
+    ) -> None:
         self._cache = cache
         self._handlers = handlers
+        self._tls = tls
         self._series = NamespaceSeries(namespaces)
 
     def describe(self) -> Iterable[Family]:
@@ -107,6 +115,9 @@ class ServiceCollector(Collector):
         tasks = [((task.name,), task) for task in stats.background_tasks]
         yield from _families(CounterMetricFamily, _read(metrics.TASK_COUNTERS, tasks))
         yield from _families(GaugeMetricFamily, _read(metrics.TASK_GAUGES, tasks))
+        expires_at = None if self._tls is None else self._tls.served.latest().expires_at
+        if expires_at is not None:
+            yield _family(GaugeMetricFamily, metrics.TLS_CERTIFICATE_EXPIRY, [((), expires_at)])
         yield _family(GaugeMetricFamily, metrics.THREADS, [((), threads_of_process())])
 
     def _namespaces(self, stats: Mapping[str, NamespaceStats]) -> Iterator[Family]:

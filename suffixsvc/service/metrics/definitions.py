@@ -117,6 +117,9 @@ SERVICE_GAUGES: Final = (
     Reading(Metric("cache_limit_bytes", "Limit of the whole cache; 0: none."), "limit_bytes"),
 )
 NAMESPACES: Final = Metric("namespaces", "Namespaces.")
+TLS_CERTIFICATE_EXPIRY: Final = Metric(
+    "tls_certificate_expiry_timestamp_seconds", "Time at which the TLS certificate in use expires."
+)
 THREADS: Final = Metric("threads", "Threads of the process.")
 BUILD: Final = Metric("build", "Version and instance of the service.")
 

@@ -23,7 +23,7 @@ from h11 import IDLE, SEND_RESPONSE
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from suffixsvc.runtime.request_ids import REQUEST_ID, new_request_id
-from suffixsvc.transport.tls import certificate_names
+from suffixsvc.transport.certificates import certificate_names
 from suffixsvc_openai.app.http.authentication import CERTIFICATE_NAMES
 from suffixsvc_openai.app.http.listener import Listener, connection_limit
 from suffixsvc_openai.protocol.errors import RETRY_SECONDS, too_many_connections
