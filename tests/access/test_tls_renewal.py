@@ -1,4 +1,4 @@
-"""What a real service logs and exposes of its certificate: at the start, after a change, before it expires."""
+"""What a service logs and exposes of its certificate: at the start, after a change, before it expires."""
 
 from __future__ import annotations
 

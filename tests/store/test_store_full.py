@@ -48,6 +48,15 @@ def test_the_byte_limit_holds(small: Store) -> None:
     assert [s.output_id for s in small.scan()] == list(range(1, count + 1))
 
 
+def test_the_byte_limit_is_named_and_not_the_disk(small: Store) -> None:
+    fill_up(small)
+    error = small.append([make_output(range(400_000))]).exception()
+    assert "Limits.max_store_bytes" in str(error)
+    assert "MAP_FULL" not in str(error)
+    assert "disk" not in str(error)
+    assert "Limits.max_store_bytes" in str(small.failure())
+
+
 def test_small_ones_still_fit_when_a_large_one_does_not(small: Store) -> None:
     """The large one fails alone, also if it shared a commit."""
     large = make_output(range(400_000))

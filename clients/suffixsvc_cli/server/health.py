@@ -29,7 +29,8 @@ def health(
 ) -> None:
     """Ask a service, draft worker or OpenAI-compatible server whether it serves: exit code 0 if so, else 1.
 
-    A server that drains does not serve. TLS as the environment says (docs/security.md); no token is needed.
+    A server that drains does not serve. TLS as the environment says (docs/security.md); no token is needed,
+    except for the reason why a service cannot store.
     docs/deployment.md.
     """
     if not address.split():
@@ -96,7 +97,9 @@ def _grpc(address: str, timeout: float, *, durability: bool) -> str:
             for name in ("", _DURABILITY) if durability else ("",):
                 reply = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=timeout)
                 if reply.status != health_pb2.HealthCheckResponse.SERVING:
-                    return f"not serving: {name or 'the service'} is {reply.ServingStatus.Name(reply.status)}"
+                    state = reply.ServingStatus.Name(reply.status)
+                    reason = _store_failure(address, timeout) if name == _DURABILITY else ""
+                    return f"not serving: {name or 'the service'} is {state}{reason}"
     except grpc.RpcError as error:
         remedy = tls_remedy(error.details() or "")
         return f"not reachable: {error.code().name}: {error.details()}{f'. {remedy}' if remedy else ''}"
@@ -107,3 +110,15 @@ def _grpc(address: str, timeout: float, *, durability: bool) -> str:
     finally:
         channels.close()
     return ""
+
+
+def _store_failure(address: str, timeout: float) -> str:
+    """Why the service cannot store, after a colon; "" if it does not say so to the environment's identity."""
+    from suffixsvc_client import ClientConfig, SuffixClient
+
+    try:
+        with SuffixClient(address, ClientConfig(call_timeout_s=timeout)) as client:
+            failure = client.server_info().store_failure
+    except SuffixError:
+        return ""
+    return "" if failure is None else f": {failure}"

@@ -19,13 +19,17 @@ class Reading:
     instance_id: str
     stats: ServiceStats
     namespaces: tuple[NamespaceSummary, ...]
+    store_failure: str = ""
 
 
 def read(client: SuffixClient) -> Reading:
     """Read a service. SuffixError: it does not answer."""
     info = client.server_info()
     namespaces = client.namespace_summaries()
-    return Reading(time.monotonic(), info.version, info.instance_id, client.stats(), tuple(namespaces))
+    failure = "" if info.store_failure is None else str(info.store_failure)
+    return Reading(
+        time.monotonic(), info.version, info.instance_id, client.stats(), tuple(namespaces), failure
+    )
 
 
 class _Counters(Protocol):
@@ -75,6 +79,8 @@ class StoreState:
     queue: int
     reopened: int
     defects: int
+    #: why it is failing; "" if it is not
+    failure: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,7 @@ def report_of(now: Reading, before: Reading | None) -> Report:
             stats.store_queue,
             stats.store_reopened,
             stats.store_defects,
+            now.store_failure,
         ),
         namespaces=tuple(namespaces),
         followers=tuple(sorted(stats.followers, key=lambda each: -each.lag)),

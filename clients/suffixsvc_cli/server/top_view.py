@@ -34,11 +34,13 @@ def view(report: Report, target: str, width: int, height: int, problem: str = ""
         width, height: of the terminal, in characters.
         problem: why there is no newer report; "": this is the newest.
     """
-    tables = 3 if report.followers else 2
-    left = height - _HEADER_LINES - bool(problem) - tables * _TABLE_LINES
+    lines = _HEADER_LINES + bool(problem) + bool(report.store.failure)
+    left = height - lines - (3 if report.followers else 2) * _TABLE_LINES
     tasks = sorted(report.background_tasks, key=lambda task: (task.alive, -task.failures_in_a_row, task.name))
     rows, task_rows, follower_rows = _rows(left, (len(report.namespaces), len(tasks), len(report.followers)))
     parts: list[RenderableType] = [_line(text, width) for text in _header(report, target)]
+    if report.store.failure:
+        parts.append(_line(Text(f"cannot store: {report.store.failure}", style="bold red"), width))
     if problem:
         parts.append(_line(Text(f"no answer: {problem}", style="bold red"), width))
     parts += ["", _namespaces(report.namespaces[:rows], len(report.namespaces), width)]

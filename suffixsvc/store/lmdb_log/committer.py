@@ -6,6 +6,8 @@ works again once a commit has succeeded. Until then it is retried with exponenti
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,7 +16,7 @@ import lmdb
 import structlog
 
 from suffixsvc.clock import StoreClock
-from suffixsvc.errors import StoreCorruptError, StoreError
+from suffixsvc.errors import StoreCorruptError, StoreError, StoreFullError
 from suffixsvc.store.files import scrub
 from suffixsvc.store.files.folder import FULL_ERRNOS, disk_error
 from suffixsvc.store.lmdb_log.environment import Environment
@@ -90,6 +92,8 @@ class Committer:
         self.backoff = _Backoff()
         #: number of times that the file was reopened
         self.times_reopened = 0
+        #: why the file could not be extended at the last attempt; None: because of the cap
+        self._no_growth: OSError | None = None
 
     def mark_broken(self, error: lmdb.Error) -> StoreError:
         """Record that nothing can be written until the file is reopened; return the typed error."""
@@ -202,8 +206,26 @@ class Committer:
             raise
         return results, [*view.deleted, *view.undone]
 
+    def full_error(self, error: lmdb.Error) -> StoreFullError:
+        """The typed error for an LMDB error of a transaction that does not fit: the disk's or the limit's."""
+        cause = self._no_growth if isinstance(error, lmdb.MapFullError) else OSError(error.code, str(error))
+        if cause is not None:
+            code = cause.errno if cause.errno in FULL_ERRNOS else errno.ENOSPC  # as of a short write
+            # every caller may read it: no path
+            full = disk_error(OSError(code, os.strerror(code)), "", "extending the data file")
+            if isinstance(full, StoreFullError):
+                return full
+        return StoreFullError(
+            "the store is full",
+            expected="at most Limits.max_store_bytes",
+            got=f"a data file of {self._environment.map_bytes} bytes",
+            remedy="Forget outputs, or raise Limits.max_store_bytes (serve --max-store-gib); nothing was "
+            "stored.",
+        )
+
     def grow(self, cap: int) -> bool:
         """Double the map, as far as disk and cap allow; False if it cannot grow."""
+        self._no_growth = None
         now = self._environment.map_bytes
         step = min(now, _MAX_GROWTH_BYTES, cap - now)
         smallest = 64 << 10
@@ -214,8 +236,10 @@ class Committer:
             except OSError as e:
                 if e.errno not in FULL_ERRNOS:
                     raise disk_error(e, self._environment.path, "extending") from e
+                self._no_growth = e
                 step //= 2
             else:
+                self._no_growth = None
                 return True
         return False
 

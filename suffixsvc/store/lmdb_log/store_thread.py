@@ -46,7 +46,11 @@ _NO_VIEW: Final[Any] = None
 
 
 class _OutOfSpace(Exception):  # a signal inside this module
-    """The batch does not fit and the map cannot grow; LMDB's message."""
+    """The batch does not fit and the map cannot grow."""
+
+    def __init__(self, error: StoreFullError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class StoreThread:
@@ -222,15 +226,9 @@ class StoreThread:
                 self._commit(batch)
                 return
             if len(batch) == 1:
-                error = StoreFullError(
-                    "the store is full",
-                    got=str(e),
-                    remedy="Forget outputs, free disk space, or raise Limits.max_store_bytes (serve "
-                    "--max-store-gib); nothing was stored.",
-                )
                 if not batch[0].frees:
-                    self._note_full(error)
-                self._fail(batch, error)
+                    self._note_full(e.error)
+                self._fail(batch, e.error)
                 return
             for operation in batch:
                 self._commit([operation])
@@ -263,7 +261,7 @@ class StoreThread:
                         raise broken from e
                     reopened = True
                 if no_room and not (isinstance(e, lmdb.MapFullError) and self._committer.grow(cap)):
-                    raise _OutOfSpace(str(e)) from e
+                    raise _OutOfSpace(self._committer.full_error(e)) from e
         if self._committer.broken is not None:
             self._committer.mark_working()
         self._freed = self._freed or batch[0].frees
@@ -336,6 +334,8 @@ class StoreThread:
     def _note_full(self, error: StoreFullError) -> None:
         """Record that the store is full, unless a small append would still fit."""
         if not self._committer.has_room():
+            if self._full is None:
+                log.warning("store has no room", folder=self._environment.path, error=str(error))
             self._full = error
             self._committer.backoff.begin()
 
