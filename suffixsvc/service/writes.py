@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
 
 from suffixsvc import wire
 from suffixsvc.access.caller import Caller, session_name
@@ -20,6 +22,8 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
     from suffixsvc.engine import SuffixCache
+
+log = structlog.get_logger(__name__)
 
 #: bytes from which a message takes a turn
 _LARGE_BYTES: Final = 16 << 10
@@ -91,11 +95,24 @@ class Writes:
 
     def delete(self, request: pb.DeleteRequest, caller: Caller) -> pb.DeleteReply:
         """Delete what a selection takes; the reply says which followers have applied the deletion."""
-        selection = _permitted_selection(wire.selection_from_proto(request.selection), caller)
+        given = wire.selection_from_proto(request.selection)
+        selection = _permitted_selection(given, caller)
         if request.from_disk:  # writes of all principals wait meanwhile
             caller.require_everywhere(Right.ADMIN, "an erasure that is waited for")
         with self._turns.taken(caller.principal):
             deletion = self._cache.delete(selection, superseded=request.superseded)
+        # a program that replaces outputs of its own does so with every answer
+        replaced = request.superseded and selection.output_ids is not None
+        (log.debug if replaced else log.info)(
+            "outputs deleted",
+            principal=caller.principal,
+            selection=_audited(given),
+            superseded=request.superseded,
+            outputs=deletion.outputs,
+            sessions=deletion.sessions,
+            namespaces=len(deletion.namespaces),
+            from_disk=request.from_disk,
+        )
         # before the erasure, which takes longer
         receipt = self._followers.receipt(self._cache.published_above(deletion.namespaces))
         if request.from_disk:
@@ -113,8 +130,28 @@ class Writes:
         caller.require(Right.ADMIN, request.namespace)
         with self._turns.taken(caller.principal):
             outputs = self._cache.delete_namespace(request.namespace, force=request.force)
+        log.info(
+            "namespace deleted",
+            principal=caller.principal,
+            namespace=request.namespace,
+            force=request.force,
+            outputs=int(outputs),
+        )
         receipt = self._followers.receipt(self._cache.published_above([request.namespace]))
         return pb.DeleteNamespaceReply(outputs=outputs, receipt=receipt)
+
+
+def _audited(selection: Selection) -> dict[str, Any]:
+    """The criteria of a selection for the log: of labels the names, of ids of outputs their number."""
+    criteria = {
+        "namespace": selection.namespace or None,
+        "output_ids": None if selection.output_ids is None else len(selection.output_ids),
+        "session_id": selection.session_id or None,
+        "labels": sorted(selection.labels) or None,
+        "principal": selection.principal,
+        "older_than_seconds": selection.older_than_seconds,
+    }
+    return {name: value for name, value in criteria.items() if value is not None}
 
 
 def _permitted_selection(selection: Selection, caller: Caller) -> Selection:

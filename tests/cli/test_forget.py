@@ -58,6 +58,8 @@ def holds_secret(folder: Path) -> bool:
         (["--session", "s2"], [1, 3, 4, 6]),
         (["--label", "agent=sql", "--label", "of=x=y"], [3, 6]),
         (["--principal", "ann"], [2, 3, 5, 6]),
+        (["--principal", "amn"], [1, 2, 3, 4, 5, 6]),
+        (["--output", "1"], [2, 3, 4, 5, 6]),
         (["--principal", ""], [1, 2, 4, 5]),
         (["--namespace", "a"], [4, 5, 6]),
         (["--namespace", "a", "--principal", "bob"], [1, 3, 4, 5, 6]),
@@ -69,7 +71,11 @@ def test_options_select(
     data: Path, capsys: pytest.CaptureFixture[str], options: list[str], left: list[int]
 ) -> None:
     assert main(["forget", "--data", str(data), *options]) == 0
-    assert capsys.readouterr().out.startswith(f"{6 - len(left)} outputs deleted, 0 live sessions retracted")
+    out = capsys.readouterr().out
+    deleted = 6 - len(left)
+    assert out.startswith(f"{deleted} output{'s' * (deleted != 1)} deleted, 0 live sessions retracted")
+    assert ("nothing matched the selection" in out) == (not deleted)
+    assert ("when a service has opened the folder" in out) == bool(deleted)
     assert ids(data) == left
 
 
@@ -93,8 +99,12 @@ def test_a_service(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         session.step(SECRET, max_draft_tokens=0)
         assert main(["forget", "--server", address, "--principal", "ann", "--from-disk"]) == 0
         out = capsys.readouterr().out
-        assert "2 outputs deleted, 1 live sessions retracted in 2 namespaces" in out
-        assert "no file of the data folder holds them" in out
+        assert "2 outputs deleted, 1 live session retracted in 2 namespaces" in out
+        assert "no file of the data folder holds what was deleted" in out
+        assert main(["forget", "--server", address, "--output", "2"]) == 0
+        assert "within about a minute; --from-disk waits for it" in capsys.readouterr().out
+        assert main(["forget", "--server", address, "--namespace", "nowhere"]) == 2
+        assert "`suffixsvc namespaces list` shows" in capsys.readouterr().err
         assert session.close() is None
         assert not holds_secret(data)
 

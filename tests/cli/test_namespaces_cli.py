@@ -30,11 +30,16 @@ def test_namespaces_of_a_folder_are_listed_and_deleted(tmp_path: Path) -> None:
     listed = suffixsvc("list", "a", "--data", str(folder), "--json")
     assert [each["path"] for each in json.loads(listed.stdout)] == ["a", "a/b"]
     deleted = suffixsvc("delete", "a", "--data", str(folder))
-    assert (deleted.returncode, deleted.stdout) == (0, "1 outputs deleted\n")
+    assert (deleted.returncode, deleted.stdout) == (0, "1 output deleted\n")
     again = suffixsvc("delete", "a", "--data", str(folder))
     assert again.returncode == 2
     assert "namespace 'a' must exist" in again.stderr
     assert "`suffixsvc namespaces list` shows those that exist" in again.stderr
+    for verb, arguments in (("stats", ["nope"]), ("forget", ["--namespace", "nope"])):
+        missing = suffixsvc(*arguments, "--data", str(folder), verb=verb)
+        assert missing.returncode == 2
+        assert "`suffixsvc namespaces list` shows those that exist" in missing.stderr
+        assert "Write to it" not in missing.stderr
     below = suffixsvc("list", "nope", "--data", str(folder))
     assert (below.returncode, below.stdout) == (0, "")
     assert below.stderr == "no namespace 'nope', and none below it\n"
@@ -140,7 +145,7 @@ def test_a_deletion_names_silent_followers(tmp_path: Path) -> None:
             reader.until(lambda: {"a", "b"} <= reader.held.keys(), "contents")
             plain = suffixsvc("delete", "a", "--server", address)
             as_json = suffixsvc("delete", "b", "--server", address, "--json")
-    assert plain.stdout == "1 outputs deleted\n"
+    assert plain.stdout == "1 output deleted\n"
     assert "follower mute (a test) has not confirmed it" in plain.stderr
     name = {"follower_id": "mute", "description": "a test"}
     found = {"namespace": "b", "outputs": 1, "acknowledged": [], "silent": [name]}

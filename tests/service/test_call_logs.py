@@ -15,9 +15,11 @@ import grpc
 import numpy as np
 import pytest
 
+from suffixsvc import wire
 from suffixsvc.access.tokens import TokenFile
 from suffixsvc.errors import SuffixError
 from suffixsvc.log_wire import WATCH_PROTOCOL
+from suffixsvc.selection import Selection
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc, watch_pb2
 from suffixsvc_client import ClientConfig, SuffixClient
@@ -98,6 +100,46 @@ def test_the_lines_of_a_call_have_its_id_and_its_method(folder: Path) -> None:
     assert all(
         "request_id" not in line for line in lines if line["event"] in ("ready", "draining", "stopped")
     )
+
+
+def test_deletions_are_logged_with_who_and_what_and_no_text(folder: Path) -> None:
+    secret = np.array([771_001, 771_002], np.int32)
+    token = TokenFile(folder / "tokens.toml").create("sql")
+    sent = (("authorization", f"Bearer {token}"),)
+    path = "sql/a"
+
+    def delete(request_id: str, *, superseded: bool = False, **criteria: Any) -> Any:
+        request = pb.DeleteRequest(
+            selection=wire.selection_to_proto(Selection(**criteria)), superseded=superseded
+        )
+        return calls.stub.Delete(request, metadata=(*sent, ("x-request-id", request_id)), timeout=300)
+
+    options = ("--log-format", "json", "--tokens", str(folder / "tokens.toml"))
+    with ServeProcess(folder, *options).start() as serve, calling(serve) as calls:
+        outputs = [
+            pb.OutputItem(token_ids=secret.tobytes(), labels={"agent": "planner-xyz", "n": str(number)})
+            for number in range(3)
+        ]
+        add = pb.AddOutputsRequest(namespace=path, outputs=outputs)
+        added = calls.stub.AddOutputs(iter([add]), metadata=sent, wait_for_ready=True, timeout=300)
+        delete("first", namespace=path, session_id="s0", principal="sql")
+        delete("second", namespace=path, labels={"agent": "planner-xyz"}, older_than_seconds=0.0)
+        delete("third", namespace=path, output_ids=[added.output_ids[0], 2**40])
+        delete("fourth", namespace=path, output_ids=[2**40], superseded=True)
+        gone = pb.DeleteNamespaceRequest(namespace=path, force=True)
+        calls.stub.DeleteNamespace(gone, metadata=(*sent, ("x-request-id", "fifth")), timeout=300)
+        lines = lines_of(serve)
+    found = [line for line in lines if line["event"] in ("outputs deleted", "namespace deleted")]
+    assert [line["request_id"] for line in found] == ["first", "second", "third", "fifth"]
+    assert {(line["principal"], line["level"]) for line in found} == {("sql", "info")}
+    assert [line["outputs"] for line in found] == [0, 3, 0, 0]
+    assert [line.get("selection") for line in found[:3]] == [
+        {"namespace": path, "session_id": "s0", "principal": "sql"},
+        {"namespace": path, "labels": ["agent"], "older_than_seconds": 0.0},
+        {"namespace": path, "output_ids": 2},
+    ]
+    assert (found[3]["namespace"], found[3]["force"]) == (path, True)
+    assert not any(text in json.dumps(lines) for text in ("planner-xyz", "771001", token))
 
 
 def test_lines_name_the_principal_once_it_is_known_and_no_credential(folder: Path) -> None:

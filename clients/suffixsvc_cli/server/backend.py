@@ -20,11 +20,26 @@ def opened_backend(server: str | None, data: Path | None) -> Iterator[SuffixClie
 
     Raises:
         InvalidConfigError: both or neither is given, or the folder has no store.
+        UnknownNamespaceError: of the block, with the remedy of an operator.
         StoreError: the folder cannot be used.
     """
-    from suffixsvc.errors import InvalidConfigError
+    from suffixsvc.errors import UnknownNamespaceError
 
     require_one_store(server, data)
+    try:
+        with _opened(server, data) as backend:
+            yield backend
+    except UnknownNamespaceError as error:
+        raise error.with_remedy(
+            "`suffixsvc namespaces list` shows those that exist and that you have a right on: others look as "
+            "if they did not exist."
+        ) from None
+
+
+@contextmanager
+def _opened(server: str | None, data: Path | None) -> Iterator[SuffixClient | SuffixCache]:
+    from suffixsvc.errors import InvalidConfigError
+
     if server is not None:
         from suffixsvc_client import SuffixClient
 

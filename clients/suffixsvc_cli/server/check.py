@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from suffixsvc_cli.base.counts import counted
 from suffixsvc_cli.base.options import AsJson
 
 
@@ -36,14 +37,14 @@ def check(
     else:
         for each in findings:
             typer.echo(f"{each.area}\t{each.message}")
-        count = f"{len(findings)}" if len(findings) < MAX_FINDINGS else f"at least {MAX_FINDINGS}"
+        count = counted(len(findings), "finding")
+        count = f"at least {count}" if len(findings) >= MAX_FINDINGS else count
         remedy = "See: suffixsvc repair --help"
         if differences:
             remedy = (
                 "If a service has opened this backup, it is a data folder of its own: then remove its "
                 "backup.json. Otherwise use another backup"
             )
-        finding = "finding" if len(findings) == 1 else "findings"
-        typer.echo(f"{data}: {count} {finding}. {remedy}", err=True)
+        typer.echo(f"{data}: {count}. {remedy}", err=True)
     if findings:
         raise typer.Exit(1)

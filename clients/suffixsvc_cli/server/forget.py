@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_cli.base.counts import counted
 from suffixsvc_cli.base.options import AsJson, Data, Server
 from suffixsvc_cli.server.backend import opened_backend
 
 if TYPE_CHECKING:
-    from suffixsvc.types import FollowerName
+    from suffixsvc.types import Deletion, FollowerName
 
 
 def forget(
@@ -60,11 +61,25 @@ def forget(
     if as_json:
         typer.echo(json.dumps(asdict(deletion)))
         return
-    where = f" in {len(deletion.namespaces):,} namespaces" if len(deletion.namespaces) > 1 else ""
-    typer.echo(f"{deletion.outputs:,} outputs deleted, {deletion.sessions:,} live sessions retracted{where}")
+    typer.echo(_summary(deletion))
     if from_disk:
-        typer.echo("no file of the data folder holds them any more")
+        typer.echo("no file of the data folder holds what was deleted any more")
+    elif deletion.outputs:
+        typer.echo(
+            "the bytes leave the disk within about a minute; --from-disk waits for it"
+            if server
+            else "the bytes leave the disk when a service has opened the folder; with --from-disk, at once"
+        )
     print_silent(deletion.receipt.silent)
+
+
+def _summary(deletion: Deletion) -> str:
+    counts = f"{counted(deletion.outputs, 'output')} deleted, {counted(deletion.sessions, 'live session')} "
+    many = len(deletion.namespaces)
+    where = f" in {counted(many, 'namespace')}" if many > 1 else ""
+    if not deletion.outputs and not deletion.sessions:
+        where = ": nothing matched the selection"
+    return f"{counts}retracted{where}"
 
 
 def print_silent(silent: Sequence[FollowerName]) -> None:

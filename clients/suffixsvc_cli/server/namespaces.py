@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from suffixsvc_cli.base.counts import counted
 from suffixsvc_cli.base.groups import verb_group
 from suffixsvc_cli.base.options import AsJson, Data, Server
 from suffixsvc_cli.server.backend import opened_backend
@@ -70,7 +71,7 @@ def delete(
     if as_json:
         typer.echo(json.dumps({"namespace": path, "outputs": outputs, **asdict(receipt)}))
         return
-    typer.echo(f"{outputs:,} outputs deleted")
+    typer.echo(f"{counted(outputs, 'output')} deleted")
     print_silent(receipt.silent)
 
 
