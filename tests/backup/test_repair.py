@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import lmdb
 import pytest
 from backup_testing import NS, Contents, contents, first_row, flip, open_cache, output, rewrite
 from hypothesis import HealthCheck, given, settings
@@ -24,8 +25,10 @@ from suffixsvc.errors import InvalidConfigError, StoreCorruptError, StoreForeign
 from suffixsvc.selection import Selection
 from suffixsvc.store.files.page_walk import META, unpack_meta
 from suffixsvc.store.records import keys, log_records
+from support.command_line import run_verb
 from support.engine_parts import parts_of
 from support.long_form import rounds
+from support.serving import PATIENCE_S, ServeProcess, socket_dir
 
 PAGE = 4096
 
@@ -170,6 +173,50 @@ def test_outputs_that_are_lost_are_named(
     assert lost == sound[1].keys() - found.keys()
     written = json.loads((Path(report.aside) / "report.json").read_text())
     assert {int(each["name"]) for each in written["dropped"]} == lost
+    for each in written["dropped"]:
+        row = sound[1][int(each["name"])]
+        # a log record has the principal, the index of the namespace has not
+        assert (each["namespace"], each["principal"]) == (row[1], row[-1] if database == "payloads" else "")
+
+
+def test_the_summary_counts_outputs_that_cannot_be_named(data: Path, sound: tuple[Path, Contents]) -> None:
+    rewrite(data, changed("payloads", 3))
+    planned = run_verb("repair", "--data", data, "--dry-run", "--json")
+    dropped = json.loads(planned.stdout)["dropped"]
+    text = run_verb("repair", "--data", data, "--dry-run").stdout
+    for each in dropped:
+        who = f", written by {each['principal']}" if each["principal"] else ""
+        assert f"dropped\toutput {each['name']} of {each['namespace']}{who}\t" in text
+    assert f"{len(dropped)} output{'s' * (len(dropped) != 1)} dropped; dry run" in text
+
+    def all_gone(txn: Any, handle: Callable[[str], Any]) -> None:
+        for database in ("log", "by_namespace"):
+            txn.drop(handle(database), delete=False)
+
+    rewrite(data, all_gone)
+    text = run_verb("repair", "--data", data, "--dry-run").stdout
+    count = len(sound[1])
+    assert f"{count} outputs dropped, {count} of which cannot be named" in text
+    with lmdb.open(str(data), map_size=(data / "data.mdb").stat().st_size, max_dbs=16, lib_version=0) as env:
+        for damage in (b"damaged", b"again"):  # the transaction before the last one can be read, too
+            with env.begin(write=True) as txn:
+                txn.put(keys.COUNTERS_KEY, damage, db=env.open_db(b"meta", txn=txn, create=False))
+    text = run_verb("repair", "--data", data, "--dry-run").stdout
+    assert "0 outputs dropped, and perhaps more that cannot be named" in text
+
+
+def test_a_service_on_a_damaged_folder_names_check_and_repair(sound: tuple[Path, Contents]) -> None:
+    with socket_dir() as folder:
+        shutil.copytree(sound[0], folder / "data")
+        path = folder / "data" / "data.mdb"
+        with path.open("r+b") as file:
+            file.truncate(last_page(path) * PAGE // 2)
+        with ServeProcess(folder) as serve:
+            serve.process = serve.launch()
+            assert serve.process.wait(PATIENCE_S) == 2
+            refused = serve.output()
+    assert "suffixsvc check --data" in refused
+    assert "suffixsvc repair --data" in refused
 
 
 def test_the_path_of_a_namespace_is_lost_and_its_outputs_are_not(

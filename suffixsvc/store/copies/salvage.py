@@ -43,11 +43,15 @@ class Dropped(NamedTuple):
         kind: "output", "state", "namespace", "principal", "segment" or "record".
         name: its id or name.
         reason: why.
+        namespace: path of the namespace of an output; "" if it is not known.
+        principal: who wrote an output; "" if it is not known, or the operator.
     """
 
     kind: str
     name: str
     reason: str
+    namespace: str = ""
+    principal: str = ""
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class Salvaged:
         erasure: LSN up to which deleted texts are still to be erased from the disk; 0: none.
         access_controlled: whether a server with access control has served the log; None: it cannot be read.
         listed: namespace number of each id that the index of the namespaces lists.
+        owners: numbers of namespace and principal of outputs that were dropped and whose record can be read.
         last_lsn, last_number: the greatest that were assigned.
         outputs_before: outputs that the file had, by its counters; None if they cannot be read.
         skipped: outputs of namespaces that were being deleted.
@@ -81,6 +86,7 @@ class Salvaged:
     erasure: OutputId = 0
     access_controlled: bool | None = None
     listed: dict[OutputId, int] = field(default_factory=dict)
+    owners: dict[OutputId, tuple[int, int]] = field(default_factory=dict)
     clock: ClockReading | None = None
     node_id: int = 0
     last_lsn: OutputId = 0
@@ -91,6 +97,18 @@ class Salvaged:
     def drop(self, kind: str, name: object, reason: object) -> None:
         """Record that something is dropped."""
         self.dropped.append(Dropped(kind, str(name), str(reason)))
+
+    def name_owners(self) -> None:
+        """Add namespace and principal to the dropped outputs, where they are known."""
+        self.dropped = [self._named(each) if each.kind == "output" else each for each in self.dropped]
+
+    def _named(self, dropped: Dropped) -> Dropped:
+        lsn = int(dropped.name)
+        number, principal = self.owners.get(lsn, (self.listed.get(lsn, 0), 0))
+        row = self.namespaces.get(number)
+        return dropped._replace(
+            namespace="" if row is None else row.path, principal=self.principals.get(principal, "")
+        )
 
 
 def salvage_log(reader: SalvageReader, target: NewDataFile) -> Salvaged:
@@ -115,6 +133,7 @@ def salvage_log(reader: SalvageReader, target: NewDataFile) -> Salvaged:
         dropped = target.write(partial(_put_records, records=records, places=places))
         found.dropped += dropped
         lost.update(int(each.name) for each in dropped)
+        found.owners.update(_owner(record) for record in records if record.lsn in lost)
         numbers.update(record.payload.namespace_id for record in records)
     _name_unknown(found, numbers)
     if found.access_controlled is None:
@@ -128,6 +147,7 @@ def salvage_log(reader: SalvageReader, target: NewDataFile) -> Salvaged:
             # an entry beyond the last LSN is damaged
             if found.listed[lsn] not in found.deleting and lsn <= found.last_lsn:
                 found.drop("output", lsn, "its record cannot be read")
+    found.name_owners()
     return found
 
 
@@ -274,11 +294,16 @@ def _log_records(
             continue
         if lsn in found.deleted:
             found.drop("output", lsn, "its deletion is in the log")
+            found.owners.update([_owner(record)])
             lost.add(lsn)
             continue
         if record.principal and record.principal not in found.principals:
             found.nameless[record.principal] += 1
         yield record
+
+
+def _owner(record: log_records.LogRecord) -> tuple[OutputId, tuple[int, int]]:
+    return record.lsn, (record.payload.namespace_id, record.principal)
 
 
 def _name_unknown(found: Salvaged, numbers: Iterable[int]) -> None:

@@ -39,6 +39,7 @@ from suffixsvc.store.files import page_walk
 from suffixsvc.store.files.folder import DATA_FILE, disk_error, is_full
 from suffixsvc.store.files.meta_journal import MetaBeforeImage
 from suffixsvc.store.files.page_walk import DATA_VERSION, MAGIC, META, META_FLAG, NO_PAGE, Meta, unpack_meta
+from suffixsvc.store.records.framing import DAMAGE_REMEDY
 from suffixsvc.store.records.keys import COUNTERS_KEY
 from suffixsvc.store.records.table_records import decode_counters
 
@@ -57,11 +58,6 @@ _LEAF_FLAG: Final = 0x02
 _NODE: Final = struct.Struct("<HHHH")
 #: offset of the root's page number in the record of a named database
 _ROOT_AT: Final = 40
-
-_REMEDY: Final = (
-    "Restore the folder from a backup, or move it away and start with an empty one; "
-    "the file is left unchanged."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,4 +378,4 @@ def _read_meta(raw: bytes, page: int, path: str, size: int) -> Meta:
 
 
 def _corrupt(path: str, what: str, expected: object = None, got: object = None) -> StoreCorruptError:
-    return StoreCorruptError(f"{path}: {what}", expected=expected, got=got, remedy=_REMEDY)
+    return StoreCorruptError(f"{path}: {what}", expected=expected, got=got, remedy=DAMAGE_REMEDY)

@@ -8,6 +8,7 @@ import lmdb
 
 from suffixsvc.errors import StoreCorruptError, StoreError
 from suffixsvc.store.files.folder import FULL_ERRNOS, NO_DESCRIPTOR_ERRNOS, disk_error, is_full
+from suffixsvc.store.records.framing import DAMAGE_REMEDY
 
 
 def is_out_of_space(error: lmdb.Error, folder: str) -> bool:
@@ -23,9 +24,7 @@ def store_error_of(error: lmdb.Error, doing: str) -> StoreError:
     if isinstance(error, lmdb.DiskError) or error.code in FULL_ERRNOS | NO_DESCRIPTOR_ERRNOS:
         return disk_error(OSError(error.code, str(error)), "", doing)
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
-        return StoreCorruptError(
-            f"LMDB found damage while {doing}", got=str(error), remedy="Restore the folder from a backup."
-        )
+        return StoreCorruptError(f"LMDB found damage while {doing}", got=str(error), remedy=DAMAGE_REMEDY)
     return StoreError(
         f"LMDB failed while {doing}",
         got=str(error),

@@ -25,11 +25,16 @@ from suffixsvc.types import TokenArray
 _CHECKSUM: Final = struct.Struct("<Q")
 
 
+#: of errors about damage of a data folder
+DAMAGE_REMEDY: Final = (
+    "`suffixsvc check --data FOLDER` lists what is damaged. Restore a backup (`suffixsvc restore`), or keep "
+    "what can be read with `suffixsvc repair --data FOLDER`; until then the folder is left unchanged."
+)
+
+
 def corrupt(what: str, expected: object = None, got: object = None) -> StoreCorruptError:
     """Return the error for damage of a data folder."""
-    return StoreCorruptError(
-        what, expected=expected, got=got, remedy="Restore the data folder from a backup and check it again."
-    )
+    return StoreCorruptError(what, expected=expected, got=got, remedy=DAMAGE_REMEDY)
 
 
 def append_checksum(body: bytes) -> bytes:
