@@ -89,6 +89,23 @@ def require_repaired(folder: Path, wanted: Contents, report: RepairReport) -> Co
     return found
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_are_there_twice(sound: tuple[Path, Contents], data: Path, seed: int) -> None:
+    """A page that holds what another one does, as half of one can after an incomplete write."""
+    path = data / "data.mdb"
+    raw = path.read_bytes()
+    pages = [raw[at : at + PAGE] for at in range(0, len(raw), PAGE)]
+    leaves = [
+        n for n, page in enumerate(pages) if n > 1 and page[:8] == n.to_bytes(8, "little") and page[10] == 2
+    ]
+    source = next(n for n in leaves if b"SXLG" in pages[n])
+    target = Random(seed).choice([n for n in leaves if n != source])
+    with path.open("r+b") as file:
+        file.seek(target * PAGE + 8)
+        file.write(pages[source][8:])
+    require_repaired(data, sound[1], repair_folder(data))
+
+
 def test_a_sound_folder_is_left_alone(data: Path) -> None:
     before = (data / "data.mdb").read_bytes()
     assert check_folder(data) == []

@@ -102,7 +102,9 @@ class ServeProcess:
         self.ready_file.unlink(missing_ok=True)
         self.process = self.launch()
         eventually(lambda: self.ready_file.exists() or self.process_ended, "the service is ready")
-        assert not self.process_ended, self.output()
+        if self.process_ended:
+            assert self.process is not None
+            raise AssertionError(f"exit code {self.process.poll()}: {self.output()}")
         return self
 
     @property

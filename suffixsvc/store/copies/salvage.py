@@ -147,6 +147,7 @@ def salvage_log(reader: SalvageReader, target: NewDataFile) -> Salvaged:
             # an entry beyond the last LSN is damaged
             if found.listed[lsn] not in found.deleting and lsn <= found.last_lsn:
                 found.drop("output", lsn, "its record cannot be read")
+    _drop_once(found, target)
     found.name_owners()
     return found
 
@@ -222,7 +223,8 @@ def _take(found: Salvaged, kind: str, key: bytes, raw: bytes) -> None:
             _take_namespace(found, table_records.decode_namespace(raw, key))
         case "segments":
             number, record = table_records.decode_segment(raw, key)
-            found.manifests[number] = (*found.manifests.get(number, ()), record)
+            before = found.manifests.get(number, ())
+            found.manifests[number] = before if record in before else (*before, record)
             found.last_lsn = max(found.last_lsn, record.last_lsn)
         case "tombstones":
             lsn, tokens = table_records.decode_tombstone(raw, key)
@@ -277,7 +279,12 @@ def _require_supported(schema: int) -> None:
 def _log_records(
     reader: SalvageReader, found: Salvaged, lost: set[OutputId]
 ) -> Iterator[log_records.LogRecord]:
-    """Yield the log records; those that are damaged or deleted are added to ``lost``."""
+    """Yield the log records; those that are damaged or deleted are added to ``lost``.
+
+    A record can be there twice: pages that are not used any more hold earlier copies, and half a page can be
+    that of another one.
+    """
+    seen: set[OutputId] = set()
     for key, raw in reader.rows():
         if raw[:4] != b"SXLG" or len(key) != len(keys.log_key(0)):
             continue
@@ -289,6 +296,9 @@ def _log_records(
             found.drop("output", lsn, error.message)
             lost.add(lsn)
             continue
+        if lsn in seen:
+            continue
+        seen.add(lsn)
         if record.payload.namespace_id in found.deleting:
             found.skipped += 1
             continue
@@ -300,6 +310,18 @@ def _log_records(
         if record.principal and record.principal not in found.principals:
             found.nameless[record.principal] += 1
         yield record
+
+
+def _drop_once(found: Salvaged, target: NewDataFile) -> None:
+    """Name each lost output once, and none of which a second copy is sound."""
+    named = sorted({int(each.name) for each in found.dropped if each.kind == "output"})
+    missing: set[str] = set()
+    for lsns in chunked(named, _ROWS):
+        missing.update(map(str, target.read(partial(_missing, lsns=lsns))))
+    lost = {(each.kind, each.name): each for each in reversed(found.dropped)}
+    found.dropped = [
+        each for each in reversed(lost.values()) if each.kind != "output" or each.name in missing
+    ]
 
 
 def _owner(record: log_records.LogRecord) -> tuple[OutputId, tuple[int, int]]:
