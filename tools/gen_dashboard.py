@@ -40,9 +40,9 @@ def total(metric: str) -> str:
     return f"sum(rate(suffixsvc_{metric}_total{{{ALL}}}[$__rate_interval]))"
 
 
-def by_principal(metric: str) -> str:
+def by_principal(metric: str, by: str = "principal") -> str:
     """The rate of a counter of principals."""
-    return f"sum by (principal) (rate(suffixsvc_{metric}_total{{{ALL}}}[$__rate_interval]))"
+    return f"sum by ({by}) (rate(suffixsvc_{metric}_total{{{ALL}}}[$__rate_interval]))"
 
 
 def gauge(metric: str, by: str = "namespace") -> str:
@@ -231,9 +231,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "short",
                 (
                     (by_principal("principal_evicted_outputs"), "outputs evicted: {{principal}}"),
-                    (by_principal("principal_refused"), "refused: {{principal}}"),
+                    (
+                        by_principal("principal_refused", "principal, limit"),
+                        "refused by {{limit}}: {{principal}}",
+                    ),
                 ),
-                "Per second, because of quotas.",
+                "Per second, because of quotas and other limits.",
             ),
             Panel(
                 "Drafts of shared text",
@@ -329,6 +332,33 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ),
                 "Per second; sessions not stored yet: now.",
             ),
+        ),
+    ),
+    (
+        "Calls",
+        (
+            Panel(
+                "Calls",
+                "reqps",
+                (
+                    (
+                        f"sum by (method) (rate(suffixsvc_calls_total{{{ALL}}}[$__rate_interval]))",
+                        "{{method}}",
+                    ),
+                ),
+                "Ended calls. A stream of steps is one.",
+            ),
+            Panel(
+                "Calls that failed",
+                "reqps",
+                (
+                    (
+                        f'sum by (code) (rate(suffixsvc_calls_total{{{ALL},code!="OK"}}[$__rate_interval]))',
+                        "{{code}}",
+                    ),
+                ),
+            ),
+            Panel("Duration", "s", quantiles("call_seconds"), "Of calls of one request and one reply."),
         ),
     ),
     (

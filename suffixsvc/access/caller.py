@@ -112,6 +112,10 @@ class Caller:
             self._rights.rates.admit(self.principal, limits, len(message))
         return message
 
+    def count_refusal(self, limit: str) -> None:
+        """Count what a limit of the caller's principal refuses."""
+        self._rights.rates.refusals.count(self.principal, limit)
+
     @property
     def scope(self) -> str:
         """Prefix that makes an id which a client chose unique among principals."""

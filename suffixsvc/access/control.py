@@ -197,6 +197,7 @@ class AccessControl:
     def identify_user(self, uid: int) -> TicketMessage:
         """The answer of an identity socket to a user."""
         if self._tickets is None or self._principal_of_user(uid) is None:
+            self.rates.refusals.count_user(uid)
             return TicketMessage(uid, None)
         return TicketMessage(uid, self._tickets.issue(uid), self._tickets.lifetime_s)
 

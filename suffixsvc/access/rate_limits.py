@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Final
 
+from suffixsvc.access.refusals import Refusals
 from suffixsvc.errors import InvalidConfigError, LimitExceededError
 
 #: bytes of a message that count as one token
@@ -67,10 +68,14 @@ class RateLimiter:
 
     Args:
         clock: seconds, monotonic.
+
+    Attributes:
+        refusals: counts of what was refused.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.refusals = Refusals(clock)
         self._lock = threading.Lock()
         #: (principal, quantity) -> level, and the time of it
         self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
@@ -84,6 +89,7 @@ class RateLimiter:
         """
         most = limits.max_message_bytes
         if most is not None and size_bytes > most:
+            self.refusals.count(principal, "max_message_bytes")
             raise LimitExceededError(
                 f"messages of the principal {principal!r} must be smaller",
                 expected=f"at most {most} bytes",
@@ -109,9 +115,12 @@ class RateLimiter:
                 missing = min(1.0, amount) - level
                 if missing > 0:
                     waits.append((missing / rate, name, rate))
-            if waits:
-                raise _too_fast(principal, *max(waits))
-            self._buckets.update(levels)
+            if not waits:
+                self._buckets.update(levels)
+                return
+        seconds, name, rate = max(waits)
+        self.refusals.count(principal, f"{name}_per_second")
+        raise _too_fast(principal, seconds, name, rate)
 
 
 def _too_fast(principal: str, seconds: float, quantity: str, rate: float) -> LimitExceededError:

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from suffixsvc import __version__
 from suffixsvc.access.caller import Caller
 from suffixsvc.access.principals import Right
+from suffixsvc.access.refusals import Refusals
 from suffixsvc.config import Limits, is_at_or_above, validate_namespace
 from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, StoreError, unknown_namespace
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.runtime.log_output import dropped_lines
+from suffixsvc.service.calls.call_counts import CallCounts
 from suffixsvc.service.calls.large_messages import LargeMessages
 from suffixsvc.service.exports import Exports
 from suffixsvc.service.followers.service import LEASE_SECONDS, FollowerService
@@ -51,7 +53,13 @@ class Handlers:
     """The methods of suffixsvc.v1.SuffixCache over one embedded engine. Thread-safe; raises SuffixError."""
 
     def __init__(
-        self, cache: SuffixCache, limits: Limits, *, durable: bool, lease_seconds: float = LEASE_SECONDS
+        self,
+        cache: SuffixCache,
+        limits: Limits,
+        *,
+        durable: bool,
+        lease_seconds: float = LEASE_SECONDS,
+        refusals: Refusals | None = None,
     ) -> None:
         self._cache = cache
         self._limits = limits
@@ -63,6 +71,10 @@ class Handlers:
         self.readers = request_readers(limits)
         #: the server's tasks, for the statistics
         self.background_tasks: Sequence[PeriodicTask] = ()
+        #: of the server's access control, for the statistics
+        self.refusals = Refusals() if refusals is None else refusals
+        #: ended calls of the server, for the metrics
+        self.calls = CallCounts()
         self._draining = False
         self._exports = Exports()
         self._large_messages = LargeMessages()
@@ -310,6 +322,8 @@ class Handlers:
                 reply.principals.add(principal=name, **shared_fields(pb.PrincipalStats, held))
         for probes in self.sessions.probes.stats():
             reply.probes.add(**shared_fields(pb.ProbeStats, probes))
+        for refused in self.refusals.stats():
+            reply.refusals.add(**refused._asdict())
         reply.unkept_sessions = len(self.sessions.failed_closes)
         reply.lost_sessions = self.sessions.failed_closes.lost
         reply.store_failing = self._cache.durability() is not None

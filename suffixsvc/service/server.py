@@ -94,14 +94,22 @@ class SuffixServer:
         self._tls = tls
         self._insecure_network = insecure_network
         self._limits = limits or Limits()
-        self.handlers = Handlers(cache, self._limits, durable=durable, lease_seconds=lease_seconds)
+        self.handlers = Handlers(
+            cache,
+            self._limits,
+            durable=durable,
+            lease_seconds=lease_seconds,
+            refusals=self._access.rates.refusals,
+        )
         self._stalled = StalledCalls()
         self._servicer = SuffixCacheServicer(self.handlers, self._stalled)
         self._health = HealthServicer()
         self._cache = cache
         self.handlers.background_tasks = self._background_tasks()
         admission = Admission(max_streams, max_followers, lambda: self._access.shared)
-        self._interceptor = CallInterceptor(self._access, admission, self.handlers.readers, self._stalled)
+        self._interceptor = CallInterceptor(
+            self._access, admission, self.handlers.readers, self._stalled, self.handlers.calls
+        )
         self._access.on_change(self._apply_access)
         self._server = self._assemble(admission.threads)
         #: inodes of the socket files, by path
@@ -124,6 +132,7 @@ class SuffixServer:
                 ("live-text", self.handlers.followers.live.run_window, MIN_WINDOW_SECONDS),
                 ("stalled-calls", self._stalled.cancel_overdue, CHECK_INTERVAL_SECONDS),
                 ("probing", self.handlers.sessions.probes.report, PROBE_REPORT_SECONDS),
+                ("refusals", self.handlers.refusals.report, CHECK_INTERVAL_SECONDS),
             )
         ]
         if self._tls is not None:
@@ -209,6 +218,7 @@ class SuffixServer:
         stopped = self._server.stop(STOP_GRACE_SECONDS)  # before the tasks, which may take long to end
         for task in self.handlers.background_tasks:
             task.stop()
+        self.handlers.refusals.report()  # of the time since the task last ran
         self._health.set(DURABILITY_NAME, serving=False)  # after its task, which could set it again
         try:
             stopped.wait()

@@ -179,7 +179,7 @@ def test_what_a_prober_appends_pays_for_as_much(service: ControlledService, patt
                 appended += 1
             if session is not walked:
                 session.close(commit=False)
-            refused = client.counts.empty.get(EmptyReason.REFUSED, 0)
+            refused = client.counts.empty.get(EmptyReason.LIMITED, 0)
             if refused > 20:
                 break
         walked.close(commit=False)
@@ -210,7 +210,7 @@ def test_a_refused_step_is_an_empty_draft_and_loses_no_token(service: Controlled
         for token in text[10:14]:
             session.step([7777])  # no match
             assert not len(session.step([token]))
-        assert client.counts.empty.get(EmptyReason.REFUSED, 0) >= 7
+        assert client.counts.empty.get(EmptyReason.LIMITED, 0) >= 7
         service.set_policy(POLICY)
         session.step([7778])
         output_id = session.close()
@@ -248,7 +248,7 @@ def test_users_with_any_hit_rate_are_not_refused(service: ControlledService, kin
     [found] = service.server.handlers.sessions.probes.stats()
     assert found.refused_steps == 0, (kind, found)
     assert found.excess < MAX_UNMATCHED_TOKENS / 2, (kind, found)
-    assert not counts.empty.get(EmptyReason.REFUSED, 0)
+    assert not counts.empty.get(EmptyReason.LIMITED, 0)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", '"many"'])

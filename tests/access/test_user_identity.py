@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -59,7 +60,8 @@ def folder() -> Iterator[Path]:
 
 
 def shared_service(folder: Path) -> ServeProcess:
-    return ServeProcess(folder, "--socket-mode", "0666", "--policies", str(folder / "policies.toml"))
+    options = ("--socket-mode", "0666", "--policies", str(folder / "policies.toml"))
+    return ServeProcess(folder, *options, "--log-format", "json")
 
 
 def test_every_user_is_its_own_principal(folder: Path) -> None:
@@ -82,6 +84,11 @@ def test_every_user_is_its_own_principal(folder: Path) -> None:
         with SuffixClient(service.address, PATIENT) as root:
             assert {each.path for each in root.namespaces()} >= {"alice/x", "bob/x"}
             assert root.stats().store_bytes > 0, "root is the operator"
+        assert service.terminate() == 0
+        lines = [json.loads(line) for line in service.output().splitlines()]
+    [refused] = [line for line in lines if "no principal has its user id" in line["event"]]
+    assert (refused["uid"], refused["level"]) == (MALLORY, "warning")
+    assert str(MALLORY) in refused["remedy"]
 
 
 def test_a_call_without_ticket_or_token_is_nobodys(folder: Path) -> None:

@@ -101,6 +101,11 @@ def _matched(probes: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def _refused(refusals: Mapping[str, Any]) -> str:
+    """What a limit of a principal refused, on one line."""
+    return f"{refusals['refused']:,} by {refusals['limit']}"
+
+
 def _described(follower: Mapping[str, Any]) -> str:
     """State of a follower, on one line."""
     parts = [
@@ -130,4 +135,5 @@ _LISTS: Final[Mapping[str, tuple[str, str, Callable[[Mapping[str, Any]], str]]]]
     "followers": ("follower", "follower_id", _described),
     "principals": ("principal", "principal", _held),
     "probes": ("drafts of", "principal", _matched),
+    "refusals": ("refused", "principal", _refused),
 }

@@ -7,6 +7,10 @@ closed ──n failures──> open ──pause over──> half-open (one call)
 from __future__ import annotations
 
 import threading
+from typing import Final
+
+#: longest pause after failures that nothing waited for: a restarted service is used again this soon
+UNAVAILABLE_PAUSE_S: Final = 1.0
 
 
 class CircuitBreaker:
@@ -15,7 +19,8 @@ class CircuitBreaker:
     Args:
         failures: consecutive failures that open it.
         pause_s: first pause; it doubles after every failed probe.
-        max_pause_s: longest pause.
+        max_pause_s: longest pause after failures that were waited for. After others it is at most
+            UNAVAILABLE_PAUSE_S, or ``pause_s`` if that is longer.
     """
 
     def __init__(self, failures: int, pause_s: float, max_pause_s: float) -> None:
@@ -48,11 +53,18 @@ class CircuitBreaker:
         with self._lock:
             self._failures, self._pause, self._open_until = 0, self._first_pause, None
 
-    def on_failure(self, now: float) -> None:
-        """Count a failed call; open the breaker, or double the pause after a failed probe."""
+    def on_failure(self, now: float, *, waited: bool = True) -> None:
+        """Count a failed call; open the breaker, or double the pause after a failed probe.
+
+        Args:
+            waited: the call failed after its timeout, not at once.
+        """
+        longest = self._max_pause
+        if not waited:
+            longest = min(longest, max(self._first_pause, UNAVAILABLE_PAUSE_S))
         with self._lock:
             self._failures += 1
             if self._open_until is not None:
-                self._pause = min(self._pause * 2, self._max_pause)
+                self._pause = min(self._pause * 2, longest)
             if self._failures >= self._allowed_failures:
                 self._open_until = now + self._pause

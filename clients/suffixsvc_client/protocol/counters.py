@@ -20,6 +20,9 @@ class EmptyReason(enum.StrEnum):
     PROTOCOL = "protocol"
     #: not sent: the circuit breaker is open
     BREAKER_OPEN = "breaker-open"
+    #: over a limit that the passing of time ends, such as a rate: the service refused the step, or it was not
+    #: sent before the time that the service named
+    LIMITED = "limited"
     #: the service has lost the session; it is being opened again
     SESSION_LOST = "session-lost"
     #: the service refuses the session: over a limit, or another tokenizer

@@ -28,8 +28,18 @@ from suffixsvc_client.protocol.breaker import CircuitBreaker
 from suffixsvc_client.protocol.config import ClientConfig
 from suffixsvc_client.protocol.counters import Counters, EmptyReason
 from suffixsvc_client.protocol.effects import Background, Call, Exchange, Pause, Post, Procedure
+from suffixsvc_client.protocol.rate_pause import RatePause
 from suffixsvc_client.protocol.session_state import SessionState
-from suffixsvc_client.protocol.session_values import LOST, REFUSALS, Phase, StepArguments, StepCall, mismatch
+from suffixsvc_client.protocol.session_values import (
+    LOST,
+    REFUSALS,
+    Phase,
+    StepArguments,
+    StepCall,
+    is_refusal,
+    mismatch,
+    retry_after,
+)
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +74,7 @@ class Procedures:
         self.breaker = CircuitBreaker(
             config.breaker_failures, config.breaker_pause_s, config.breaker_max_pause_s
         )
+        self.rate_pause = RatePause(config.breaker_max_pause_s)
         #: set when the client is closed
         self.closed = False
         self._clock = clock
@@ -74,7 +85,8 @@ class Procedures:
     # ------------------------------------------------------------------------------------------- opening
 
     def open(self, state: SessionState) -> Procedure[None]:
-        """Open a session. If the service cannot be reached, the session is opened in the background later.
+        """Open a session. If the service cannot be reached, or a rate refuses the call, the session is opened
+        in the background later.
 
         Raises:
             REFUSALS: the service refuses the session.
@@ -82,14 +94,13 @@ class Procedures:
         """
         if self.closed:
             raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
-        if not self.breaker.allows(self._clock()):
+        if self._withheld() is not None:
             return
         try:
             yield from self._open(state, self.config.open_timeout_s, again=False)
-        except REFUSALS:
-            raise
-        except SuffixError:
-            return
+        except SuffixError as error:
+            if is_refusal(error):
+                raise
 
     def _reopen(self, state: SessionState) -> Procedure[None]:
         try:
@@ -110,7 +121,9 @@ class Procedures:
         except SuffixError as error:
             # a restarted service may be at its limit of live sessions for a while
             full = again and not accepted and isinstance(error, LimitExceededError)
-            state.on_open_failure(error, self._clock() + self.config.breaker_pause_s, transient=full)
+            limited = retry_after(error)
+            wait = self.config.breaker_pause_s if limited is None else self.rate_pause.bounded(limited)
+            state.on_open_failure(error, self._clock() + wait, transient=full or limited is not None)
             self._record_failure(error)
             raise
         except BaseException:  # a cancelled task or an interrupted thread
@@ -138,17 +151,21 @@ class Procedures:
         sent: list[_SentStep] = []
         message = pb.StreamRequest()
         batch = message.steps
-        allowed: bool | None = None
+        checked, withheld = False, None
         for index, (state, args) in enumerate(accepted):
             live = state.phase is Phase.LIVE
-            if allowed is None and (live or self._may_reopen(state)):
-                allowed = self.breaker.allows(self._clock())
-            if live and allowed:
+            if live and state.limited_until and self._is_limited(state, args):
+                state.on_skip()
+                self.counters.empty(EmptyReason.LIMITED)
+                continue
+            if not checked and (live or self._may_reopen(state)):
+                checked, withheld = True, self._withheld()
+            if live and withheld is None:
                 sent.append(_SentStep(index, state, state.step_call(args, batch)))
                 continue
             state.on_skip()
-            self.counters.empty(self._empty_reason(state, allowed))
-            if allowed and self._may_reopen(state):
+            self.counters.empty(self._empty_reason(state, withheld))
+            if withheld is None and self._may_reopen(state):
                 # one attempt at a time, however many steps there are until it starts
                 state.retry_at = self._clock() + self.config.breaker_pause_s
                 yield Background(self._reopen(state))
@@ -159,11 +176,27 @@ class Procedures:
     def _may_reopen(self, state: SessionState) -> bool:
         return state.phase is Phase.UNOPENED and self._clock() >= state.retry_at
 
-    def _empty_reason(self, state: SessionState, allowed: bool | None) -> EmptyReason:
+    def _withheld(self) -> EmptyReason | None:
+        """Why no message may be sent now; None: one may."""
+        now = self._clock()
+        if not self.rate_pause.allows(now):
+            return EmptyReason.LIMITED
+        return None if self.breaker.allows(now) else EmptyReason.BREAKER_OPEN
+
+    def _is_limited(self, state: SessionState, args: StepArguments) -> bool:
+        """Whether the service would refuse a step of a live session."""
+        if self._clock() >= state.limited_until:
+            state.limited_until = 0.0
+            return False
+        return args.max_draft_tokens > 0
+
+    def _empty_reason(self, state: SessionState, withheld: EmptyReason | None) -> EmptyReason:
         if state.phase is Phase.REFUSED:
             return EmptyReason.REFUSED
-        if allowed is False:
-            return EmptyReason.BREAKER_OPEN
+        if withheld is not None:
+            return withheld
+        if self.rate_pause.lasts(self._clock()):
+            return EmptyReason.LIMITED
         return EmptyReason.SESSION_LOST if state.was_live else EmptyReason.UNAVAILABLE
 
     def _send_steps(
@@ -188,8 +221,12 @@ class Procedures:
             try:
                 draft = step.state.on_answer(step.call, item, earlier)
             except SuffixError as error:
-                if isinstance(error, ProtocolError):
+                seconds = retry_after(error)
+                if isinstance(error, ProtocolError) or (error is earlier and seconds is not None):
                     self._record_failure(error)
+                elif seconds is not None:  # a limit of steps with a draft, not of all messages
+                    step.state.limited_until = self._clock() + self.rate_pause.bounded(seconds)
+                    self._warn_of_limit(error)
                 self._step_failed(step, error)
             else:
                 drafts[step.position] = draft
@@ -198,7 +235,7 @@ class Procedures:
 
     def _stream_failed(self, sent: list[_SentStep], error: SuffixError) -> None:
         """No step was answered: the error is the stream's, and says nothing about a session."""
-        if not isinstance(error, ServiceError):
+        if not isinstance(error, ServiceError) and retry_after(error) is None:
             error = ServiceUnavailableError("the service refused the message", got=error)
         self._record_failure(error)
         for step in sent:
@@ -210,8 +247,8 @@ class Procedures:
 
     def post(self, states: Sequence[SessionState]) -> Procedure[None]:
         """Send what live sessions have recorded, without an answer: that of a later step shows whether it
-        arrived."""
-        if self.breaker.open:
+        arrived. A later step sends it where a rate leaves room for steps only."""
+        if self.breaker.open or not self.rate_pause.allows_early(self._clock()):
             return
         live = [state for state in states if state.phase is Phase.LIVE]
         message = pb.StreamRequest()
@@ -299,17 +336,28 @@ class Procedures:
         return Call(request, self.config.call_timeout_s)
 
     def _record_failure(self, error: SuffixError) -> None:
-        """Update the breaker: a ServiceError is a failure; any other error is an answer, and so a success."""
+        """Update the breaker: a ServiceError is a failure; any other error is an answer, and so a success. That
+        of a rate begins a pause."""
         if not isinstance(error, ServiceError):
             self._record_success()
+            if (seconds := retry_after(error)) is not None:
+                self.rate_pause.on_refusal(self._clock(), seconds)
+                self._warn_of_limit(error)
             return
-        self.breaker.on_failure(self._clock())
+        self.breaker.on_failure(self._clock(), waited=not isinstance(error, ServiceUnavailableError))
         if self.breaker.open or isinstance(error, ServiceUnavailableError):
             self._warn_of_outage(error)
 
     def _record_success(self) -> None:
         self.breaker.on_success()
         self._outage = False
+        if self.rate_pause.active:
+            self.rate_pause.on_admitted(self._clock())
+
+    def _warn_of_limit(self, error: SuffixError) -> None:
+        """Log a limit that time ends once, until it has not been exceeded for a minute."""
+        if self.rate_pause.begins_episode(self._clock()):
+            log.warning("steps above a limit of the service have no drafts: %s", error.message)
 
     def _warn_of_outage(self, error: ServiceError) -> None:
         """Log once per outage, not once per step."""
@@ -341,6 +389,8 @@ def _first_error(replies: Sequence[pb.StreamReply]) -> SuffixError | None:
 
 
 def _reason(error: SuffixError) -> EmptyReason:
+    if retry_after(error) is not None:
+        return EmptyReason.LIMITED
     if isinstance(error, ServiceTimeoutError):
         return EmptyReason.TIMEOUT
     if isinstance(error, ProtocolError):

@@ -123,6 +123,16 @@ class ProbeStats:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusalStats:
+    """Messages and sessions of a principal that one of its limits refused since the service started."""
+
+    principal: str
+    #: its name in the policy file, such as "requests_per_second"; quotas are in :class:`PrincipalStats`
+    limit: str
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceStats:
     """Contents and counters of one namespace, or sums over all, since the service started."""
 
@@ -190,6 +200,7 @@ class ServiceStats:
     dropped_log_lines: int = 0
     principals: tuple[PrincipalStats, ...] = ()
     probes: tuple[ProbeStats, ...] = ()
+    refusals: tuple[RefusalStats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +252,7 @@ def service_stats(reply: pb.GetStatsReply) -> ServiceStats:
         followers=followers,
         principals=principals,
         probes=tuple(_record(ProbeStats, each) for each in reply.probes),
+        refusals=tuple(_record(RefusalStats, each) for each in reply.refusals),
     )
 
 

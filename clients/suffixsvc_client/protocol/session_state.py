@@ -94,6 +94,8 @@ class SessionState:
         self.output_id: OutputId | None = None
         #: a failed attempt to open is not repeated before this time
         self.retry_at = 0.0
+        #: the service refuses steps of it that ask for a draft until this time; 0: it does not
+        self.limited_until = 0.0
 
     def __len__(self) -> int:
         return len(self._tokens)

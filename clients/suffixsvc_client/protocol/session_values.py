@@ -27,7 +27,12 @@ REFUSALS = (AccessError, InvalidInputError, TokenizerMismatchError, UnknownNames
 
 def is_refusal(error: SuffixError) -> bool:
     """Whether the service refuses a session for good, rather than a step of it for some time."""
-    return isinstance(error, REFUSALS) and getattr(error, "retry_after_s", None) is None
+    return isinstance(error, REFUSALS) and retry_after(error) is None
+
+
+def retry_after(error: SuffixError) -> float | None:
+    """Seconds after which the service admits what a limit refused, such as a rate; None for other errors."""
+    return error.retry_after_s if isinstance(error, LimitExceededError) else None
 
 
 #: errors of a session that the service does not hold

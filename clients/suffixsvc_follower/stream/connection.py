@@ -20,6 +20,7 @@ from suffixsvc.errors import (
 from suffixsvc.log_wire import WATCH_PROTOCOL, position_to_proto
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.v1 import watch_pb2 as pb
+from suffixsvc_client.protocol.session_values import retry_after
 from suffixsvc_follower.stream.applier import Applier
 from suffixsvc_follower.stream.followed import Followed, FollowedTable
 from suffixsvc_follower.stream.watch_call import WatchCall, WatchChannel
@@ -229,7 +230,7 @@ class Connection(ClosedOnExit):
             self.outage = error
             if self._closed:
                 return False
-            if not was_welcome and not isinstance(error, _OUTAGES):
+            if not was_welcome and not isinstance(error, _OUTAGES) and retry_after(error) is None:
                 if self._state is not FollowState.REFUSED:
                     log.warning("the service does not let this process follow: %s", error)
                 self.refusal = error

@@ -26,6 +26,7 @@ from suffixsvc.core import WriteSignal
 from suffixsvc.errors import ServiceError, ServiceUnavailableError, SuffixError
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc_client import ClientSession, SuffixClient
+from suffixsvc_client.protocol.session_values import retry_after
 from suffixsvc_follower.uplink.sent_session import SentSession
 from suffixsvc_follower.uplink.unsent_closes import OnClosed, UnsentClose, UnsentCloses
 
@@ -243,10 +244,10 @@ class Uplink(ClosedOnExit):
         try:
             with close.session.lock:
                 output_id = close.session.close(commit=close.commit, incomplete=close.incomplete)
-        except ServiceError:
-            self._unsent.failed(close)
         except SuffixError as error:
-            if self._unsent.remove(close):
+            if isinstance(error, ServiceError) or retry_after(error) is not None:
+                self._unsent.failed(close)
+            elif self._unsent.remove(close):
                 self._give_up(close, error)
         except BaseException as error:
             if self._unsent.remove(close):

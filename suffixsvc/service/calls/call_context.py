@@ -17,6 +17,7 @@ import structlog
 
 from suffixsvc.access.principals import OPERATOR
 from suffixsvc.runtime.request_ids import REQUEST_ID, request_id
+from suffixsvc.service.calls.call_counts import CallCounts
 
 log = structlog.get_logger(__name__)
 
@@ -26,10 +27,13 @@ class CallContext:
 
     Attributes:
         request_id: of the call.
+        code: name of the status that it ends with. CANCELLED unless another one is set: a call that its
+            client, a deadline or a later call cancels ends anywhere.
     """
 
     def __init__(self, request_id: str, method: str) -> None:
         self.request_id = request_id
+        self.code = grpc.StatusCode.CANCELLED.name
         self._about = {"request_id": request_id, "method": method}
         self._tokens = dict(structlog.contextvars.bind_contextvars(**self._about))
         self._began = time.perf_counter()
@@ -40,25 +44,32 @@ class CallContext:
             self._about["principal"] = principal
             self._tokens.update(structlog.contextvars.bind_contextvars(principal=principal))
 
-    def end(self) -> None:
-        """Log the end of the call at debug level."""
-        seconds = round(time.perf_counter() - self._began, 6)
+    def end(self, calls: CallCounts, *, unary: bool) -> None:
+        """Count the call, and log its end at debug level."""
+        seconds = time.perf_counter() - self._began
+        calls.add(self._about["method"].lstrip("/"), self.code, seconds, unary=unary)
         with contextlib.suppress(Exception):  # a log that cannot be written
-            log.debug("call ended", **self._about, seconds=seconds)
+            log.debug("call ended", **self._about, code=self.code, seconds=round(seconds, 6))
         # a stream's generator may be closed outside of the context of its call
         with contextlib.suppress(ValueError):
             structlog.contextvars.reset_contextvars(**self._tokens)
 
 
 @contextlib.contextmanager
-def call_context(method: str, context: grpc.ServicerContext) -> Iterator[CallContext]:
-    """Set the context for the block, which is a whole call."""
+def call_context(
+    method: str, context: grpc.ServicerContext, calls: CallCounts, *, unary: bool
+) -> Iterator[CallContext]:
+    """Set the context for the block, which is a whole call, and count the call.
+
+    Args:
+        unary: the method has one request and one reply.
+    """
     asked = next((value for key, value in context.invocation_metadata() if key == REQUEST_ID), "")
     found = CallContext(request_id(asked if isinstance(asked, str) else ""), method)
     try:
         yield found
     finally:
-        found.end()
+        found.end(calls, unary=unary)
 
 
 def of_this_call() -> dict[str, Any]:

@@ -25,7 +25,8 @@ from suffixsvc.access.grpc_calls import LiveCalls, caller_of
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.runtime.request_ids import REQUEST_ID
 from suffixsvc.service.calls.admission import CHECK, MAX_REFLECTIONS, MAX_UPLOADS, Admission
-from suffixsvc.service.calls.call_context import call_context
+from suffixsvc.service.calls.call_context import CallContext, call_context
+from suffixsvc.service.calls.call_counts import CallCounts
 from suffixsvc.service.calls.stalls import StalledCalls, TimedMessages
 from suffixsvc.service.messages.elements import SMALL_BYTES
 from suffixsvc.service.messages.errors import as_suffix_error
@@ -62,12 +63,14 @@ class CallInterceptor(grpc.ServerInterceptor):
         admission: Admission,
         readers: Mapping[str, Callable[[bytes], Any]],
         stalled: StalledCalls,
+        calls: CallCounts,
     ) -> None:
         self._access = access
         self.live_calls = LiveCalls(access)
         self._admission = admission
         self._readers = readers
         self._stalled = stalled
+        self._calls = calls
         self._messages = TimedMessages(MAX_UPLOADS + MAX_REFLECTIONS)
         #: by method: handlers do not change, and wrapping one takes time on the path of every call
         self._wrapped: dict[str, Handler] = {}
@@ -101,16 +104,15 @@ class CallInterceptor(grpc.ServerInterceptor):
             # messages of Stream are admitted one by one, because each has a reply (Handlers.message_bytes)
             return data if method == _STREAM or not caller else map(caller[0].admit, data)
 
-        # a call of one request and one answer ends by itself; cancelled, it would not say why
-        lasting = handler.unary_unary is None
+        unary = handler.unary_unary is not None
 
         def answer(data: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            with self._admitted(method, context, lasting=lasting) as (permit, caller):
+            with self._admitted(method, context, unary=unary) as (permit, caller):
                 return call(argument(admitted(data, caller), context, permit), context, *caller)
 
         def answer_stream(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._admitted(method, context, lasting=lasting) as (permit, caller):
+                with self._admitted(method, context, unary=unary) as (permit, caller):
                     yield from call(argument(admitted(data, caller), context, permit), context, *caller)
             except grpc.RpcError:
                 return  # the client disconnected; its sessions stay open until they are resumed or expire
@@ -123,34 +125,37 @@ class CallInterceptor(grpc.ServerInterceptor):
 
     @contextlib.contextmanager
     def _admitted(
-        self, method: str, context: grpc.ServicerContext, *, lasting: bool
+        self, method: str, context: grpc.ServicerContext, *, unary: bool
     ) -> Iterator[tuple[CallPermit, tuple[Caller, ...]]]:
         """Authenticate a call, then hold a permit for the block; answer its error, unless the client
         disconnected while sending.
 
         Args:
-            lasting: cancel the call if its credential is revoked.
+            unary: the method has one request and one reply. Any other call is cancelled if its credential is
+                revoked; this one ends by itself, and cancelled it would not say why.
 
         Yields:
             The permit, and the arguments that the method has after its context: the caller of one of ours.
         """
-        with call_context(method, context) as call:
+        with call_context(method, context, self._calls, unary=unary) as call:
             try:
                 if method.startswith(_HEALTH):  # probes have no identity, and learn a state only
                     with self._admission.acquire(method, context.cancel) as permit:
                         yield permit, ()
+                    call.code = _code_of(context)
                     return
                 caller = caller_of(context, self._access)
                 call.name_principal(caller.principal)
                 with (
                     self._admission.acquire(method, context.cancel, caller.principal) as permit,
-                    self.live_calls.registered(context, caller) if lasting else contextlib.nullcontext(),
+                    contextlib.nullcontext() if unary else self.live_calls.registered(context, caller),
                 ):
                     yield permit, (caller,) if method.startswith(_OURS) else ()
+                call.code = _code_of(context)
             except grpc.RpcError:
                 raise
             except Exception as error:
-                _abort(error, method, context, call.request_id)
+                _abort(error, method, context, call)
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -226,11 +231,17 @@ def _read_small(parse: Callable[[bytes], Any] | None, data: bytes) -> Any:
         ) from None
 
 
-def _abort(error: Exception, method: str, context: grpc.ServicerContext, request_id: str) -> NoReturn:
+def _code_of(context: grpc.ServicerContext) -> str:
+    """Name of the status of a call that ended without an error; the health service sets one."""
+    return (context.code() or grpc.StatusCode.OK).name
+
+
+def _abort(error: Exception, method: str, context: grpc.ServicerContext, call: CallContext) -> NoReturn:
     typed = as_suffix_error(error, method)
     code, status = wire.status_of(typed)
     name = types_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
     # not what was expected and got, which can be tokens
     log.info("call refused", code=name, error=typed.message)
-    context.set_trailing_metadata((*wire.error_metadata(typed), (REQUEST_ID, request_id)))
+    call.code = status
+    context.set_trailing_metadata((*wire.error_metadata(typed), (REQUEST_ID, call.request_id)))
     context.abort(grpc.StatusCode[status], typed.message[:1000])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.metric_definitions import Metric
+from suffixsvc.service.calls.call_counts import BOUNDS, Durations
 from suffixsvc.service.metrics import definitions as metrics
 from suffixsvc.service.metrics.definitions import DEFAULT_NAMESPACES, PREFIX, Reading
 from suffixsvc.service.metrics.namespace_series import NamespaceSeries, grouped_sums
@@ -108,6 +109,7 @@ class ServiceCollector(Collector):
         principals = [((each.principal,), each) for each in held]
         yield from _families(GaugeMetricFamily, _read(metrics.PRINCIPAL_GAUGES, principals))
         yield from _families(CounterMetricFamily, _read(metrics.PRINCIPAL_COUNTERS, principals))
+        yield _family(CounterMetricFamily, metrics.PRINCIPAL_REFUSED, _refused(held, stats.refusals))
         probing = sorted(stats.probes, key=lambda each: each.excess, reverse=True)[:MAX_PRINCIPALS]
         probes = [((each.principal,), each) for each in probing]
         yield from _families(CounterMetricFamily, _read(metrics.PROBE_COUNTERS, probes))
@@ -119,6 +121,8 @@ class ServiceCollector(Collector):
         if expires_at is not None:
             yield _family(GaugeMetricFamily, metrics.TLS_CERTIFICATE_EXPIRY, [((), expires_at)])
         yield _family(GaugeMetricFamily, metrics.THREADS, [((), threads_of_process())])
+        yield _family(CounterMetricFamily, metrics.CALLS, sorted(self._handlers.calls.ended().items()))
+        yield _durations(metrics.CALL_SECONDS, self._handlers.calls.durations())
 
     def _namespaces(self, stats: Mapping[str, NamespaceStats]) -> Iterator[Family]:
         yield _family(GaugeMetricFamily, metrics.NAMESPACES, [((), len(stats))])
@@ -183,12 +187,34 @@ def _family(kind: Any, metric: Metric, samples: Iterable[_Sample]) -> Family:
     return made
 
 
+def _refused(
+    held: Sequence[pb.PrincipalStats], refusals: Sequence[pb.RefusalStats]
+) -> Iterator[_Sample]:
+    """Refusals by principal and limit: by quotas, and by the limits of those that were refused the most."""
+    for quota in held:
+        yield (quota.principal, metrics.QUOTA), quota.refused
+    most = sorted(refusals, key=lambda each: each.refused, reverse=True)[:MAX_PRINCIPALS]
+    for each in most:
+        yield (each.principal, each.limit), each.refused
+
+
 def _histogram(metric: Metric, distribution: Distribution) -> Family:
     counts, total = distribution.read()
-    bounds = [*(f"{bound:g}" for bound in distribution.bounds), "+Inf"]
     return HistogramMetricFamily(
-        PREFIX + metric.name, metric.help, buckets=list(zip(bounds, counts, strict=True)), sum_value=total
+        PREFIX + metric.name, metric.help, buckets=_buckets(distribution.bounds, counts), sum_value=total
     )
+
+
+def _durations(metric: Metric, durations: Mapping[str, Durations]) -> Family:
+    family = HistogramMetricFamily(PREFIX + metric.name, metric.help, labels=metric.labels)
+    for method, each in sorted(durations.items()):
+        family.add_metric([method], _buckets(BOUNDS, each.up_to), each.seconds)
+    return family
+
+
+def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """The number of values up to each bound, then that of all, as prometheus_client takes them."""
+    return list(zip([*(f"{bound:g}" for bound in bounds), "+Inf"], counts, strict=True))
 
 
 def _info(metric: Metric, info: pb.GetServerInfoReply) -> Family:

@@ -120,6 +120,8 @@ NAMESPACES: Final = Metric("namespaces", "Namespaces.")
 TLS_CERTIFICATE_EXPIRY: Final = Metric(
     "tls_certificate_expiry_timestamp_seconds", "Time at which the TLS certificate in use expires."
 )
+CALLS: Final = Metric("calls", "Ended gRPC calls, by status.", ("method", "code"))
+CALL_SECONDS: Final = Metric("call_seconds", "Duration of calls of one request and reply.", ("method",))
 THREADS: Final = Metric("threads", "Threads of the process.")
 BUILD: Final = Metric("build", "Version and instance of the service.")
 
@@ -181,11 +183,12 @@ PRINCIPAL_COUNTERS: Final = (
         Metric("principal_evicted_outputs", "Outputs evicted to keep its quota.", ("principal",)),
         "evicted_outputs",
     ),
-    Reading(
-        Metric("principal_refused", "Writes and sessions refused because of its quota.", ("principal",)),
-        "refused",
-    ),
 )
+#: ``refused`` of PrincipalStats, of the limit QUOTA, and of RefusalStats, of other limits
+PRINCIPAL_REFUSED: Final = Metric(
+    "principal_refused", "Messages, writes and sessions that a limit of it refused.", ("principal", "limit")
+)
+QUOTA: Final = "quota"
 #: of a principal that had sessions; fields of ProbeStats
 PROBE_COUNTERS: Final = (
     Reading(Metric("principal_drafts", "Drafts with tokens of shared text.", ("principal",)), "drafts"),

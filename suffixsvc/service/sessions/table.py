@@ -117,6 +117,7 @@ class SessionTable:
                     )
                 most = caller.limits.max_sessions
                 if most is not None and self._live[name.scope] >= most:
+                    caller.count_refusal("max_sessions")
                     raise LimitExceededError(
                         f"live sessions of the principal {caller.principal!r} must be at most {most}",
                         got=most + 1,
