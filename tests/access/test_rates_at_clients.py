@@ -164,29 +164,31 @@ def test_a_session_over_a_rate_is_opened_later(service: ControlledService, kind:
 def test_a_follower_sends_what_a_rate_refused(tmp_path: Path) -> None:
     """Its sessions draft on, their closes are sent until the rate admits them, and the log says no loss."""
     granted = '[principals."alice"]\nfollow = ["shared"]\n'
-    with SuffixCache(tmp_path / "data") as cache:
-        with ControlledService(tmp_path, ("alice",), granted).run(cache) as service:
-            timers = service.config("alice", call_timeout_s=0.5, breaker_max_pause_s=0.1)
-            config = FollowerConfig(client=timers, connect_seconds=60.0)
-            with connect(service.address, mode="follow", config=config) as follower:
-                follower.namespace(PATH).wait(60)
-                session = follower.namespace(PATH).open_session([1])
-                assert isinstance(session, FollowerSession)
-                session.step(TEXT[:8])
-                service.set_policy(ONE)
-                for token in TEXT[8:]:
-                    session.step([token])
-                assert session.close(wait=False) is None
-                refusals = service.server.handlers.refusals
+    with (
+        SuffixCache(tmp_path / "data") as cache,
+        ControlledService(tmp_path, ("alice",), granted).run(cache) as service,
+    ):
+        timers = service.config("alice", call_timeout_s=0.5, breaker_max_pause_s=0.1)
+        config = FollowerConfig(client=timers, connect_seconds=60.0)
+        with connect(service.address, mode="follow", config=config) as follower:
+            follower.namespace(PATH).wait(60)
+            session = follower.namespace(PATH).open_session([1])
+            assert isinstance(session, FollowerSession)
+            session.step(TEXT[:8])
+            service.set_policy(ONE)
+            for token in TEXT[8:]:
+                session.step([token])
+            assert session.close(wait=False) is None
+            refusals = service.server.handlers.refusals
 
-                def refused() -> int:
-                    return sum(each.refused for each in refusals.stats())
+            def refused() -> int:
+                return sum(each.refused for each in refusals.stats())
 
-                eventually(lambda: refused() > 3, "the rate refuses what the follower sends")
-                time.sleep(1.0)  # longer than a close tries; nothing is lost whether or not it has ended
-                assert outputs(service) == []
-                service.set_policy(granted)
-                eventually(lambda: outputs(service) == [TEXT], "the output arrives")
+            eventually(lambda: refused() > 3, "the rate refuses what the follower sends")
+            time.sleep(1.0)  # longer than a close tries; nothing is lost whether or not it has ended
+            assert outputs(service) == []
+            service.set_policy(granted)
+            eventually(lambda: outputs(service) == [TEXT], "the output arrives")
 
 
 def test_the_log_names_a_refused_principal_once_a_minute(service: ControlledService) -> None:

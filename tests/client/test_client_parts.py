@@ -11,6 +11,7 @@ from suffixsvc.errors import AppendConflict, AppendGap, InvalidConfigError
 from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_client.protocol import token_log as token_log_module
 from suffixsvc_client.protocol.breaker import CircuitBreaker
+from suffixsvc_client.protocol.rate_pause import RatePause
 from suffixsvc_client.protocol.token_log import TokenLog
 
 
@@ -67,6 +68,70 @@ class TestBreaker:
         breaker.on_success()
         breaker.on_failure(now)
         assert breaker.allows(now + 1)
+
+    def test_pauses_are_short_while_the_service_may_be_restarting(self) -> None:
+        """Also after timeouts: a service that has just begun to listen can answer late."""
+        breaker = CircuitBreaker(1, 0.25, 64.0)
+        now = 0.0
+        for _ in range(10):
+            breaker.on_failure(now)
+        assert not breaker.allows(now + 59)
+        breaker.on_failure(now, waited=False)
+        for _ in range(10):
+            now += 1.0
+            assert breaker.allows(now)
+            breaker.on_failure(now)
+        now += 30.0
+        for _ in range(10):
+            breaker.on_failure(now)
+        assert not breaker.allows(now + 59)
+
+    def test_a_first_pause_that_is_longer_is_kept(self) -> None:
+        breaker = CircuitBreaker(1, 5.0, 8.0)
+        for _ in range(3):
+            breaker.on_failure(0.0, waited=False)
+        assert not breaker.allows(4.9)
+        assert breaker.allows(5.0)
+
+
+class TestRatePause:
+    def test_nothing_is_sent_before_the_time_and_then_one_message_until_it_is_admitted(self) -> None:
+        pause = RatePause(8.0)
+        assert pause.allows(0.0)
+        pause.on_refusal(10.0, 0.5)
+        assert [pause.allows(t) for t in (10.0, 10.4, 10.5, 10.6, 10.9, 11.0)] == [
+            *(False, False, True, False, False, True)
+        ]
+        pause.on_admitted(11.1)
+        assert pause.allows(11.1)
+        assert not pause.active
+
+    def test_an_answer_to_an_earlier_message_does_not_end_it(self) -> None:
+        pause = RatePause(8.0)
+        pause.on_refusal(10.0, 0.5)
+        pause.on_admitted(10.2)
+        assert pause.lasts(10.2)
+        pause.on_refusal(10.3, 0.1)  # an earlier message, too: the longer time holds
+        assert pause.lasts(10.45)
+
+    def test_it_has_a_longest_time(self) -> None:
+        pause = RatePause(8.0)
+        pause.on_refusal(0.0, 1e9)
+        assert not pause.allows(7.9)
+        assert pause.allows(8.0)
+
+    def test_messages_that_can_wait_do_so_until_the_rate_has_its_second_again(self) -> None:
+        pause = RatePause(8.0)
+        assert pause.allows_early(0.0)
+        pause.on_refusal(10.0, 0.5)
+        pause.on_admitted(10.6)
+        assert not pause.allows_early(11.4)
+        assert pause.allows_early(11.5)
+
+    def test_an_episode_ends_a_minute_after_its_last_refusal(self) -> None:
+        pause = RatePause(8.0)
+        times = (0.0, 1.0, 50.0, 109.0, 169.0, 170.0)
+        assert [pause.begins_episode(t) for t in times] == [True, False, False, False, True, False]
 
 
 def array(*ids: int) -> np.ndarray:

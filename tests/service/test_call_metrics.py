@@ -93,7 +93,9 @@ def test_steps_on_a_stream_are_not_calls(service: ControlledService) -> None:
         for token in range(20):
             session.step([token])
         session.close()
-        eventually(lambda: (OURS + "CloseSession", "OK") in service.server.handlers.calls.ended(), "the close")
+        eventually(
+            lambda: (OURS + "CloseSession", "OK") in service.server.handlers.calls.ended(), "the close"
+        )
         assert service.server.handlers.calls.ended() == {
             (OURS + "OpenSession", "OK"): 1,
             (OURS + "CloseSession", "OK"): 1,

@@ -9,8 +9,10 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-#: longest pause after failures that nothing waited for: a restarted service is used again this soon
-UNAVAILABLE_PAUSE_S: Final = 1.0
+#: longest pause while the service cannot be reached, which costs a call no time: it may be restarting
+RESTART_PAUSE_S: Final = 1.0
+#: and for so long afterwards: its first answers can come late
+RESTART_S: Final = 30.0
 
 
 class CircuitBreaker:
@@ -19,8 +21,8 @@ class CircuitBreaker:
     Args:
         failures: consecutive failures that open it.
         pause_s: first pause; it doubles after every failed probe.
-        max_pause_s: longest pause after failures that were waited for. After others it is at most
-            UNAVAILABLE_PAUSE_S, or ``pause_s`` if that is longer.
+        max_pause_s: longest pause. While the service may be restarting it is RESTART_PAUSE_S, or ``pause_s`` if
+            that is longer.
     """
 
     def __init__(self, failures: int, pause_s: float, max_pause_s: float) -> None:
@@ -30,6 +32,8 @@ class CircuitBreaker:
         self._lock = threading.Lock()
         self._failures = 0
         self._pause = pause_s
+        #: the service may be restarting before this time
+        self._restarting_until = float("-inf")
         #: no call before this time; None while closed
         self._open_until: float | None = None
 
@@ -57,13 +61,15 @@ class CircuitBreaker:
         """Count a failed call; open the breaker, or double the pause after a failed probe.
 
         Args:
-            waited: the call failed after its timeout, not at once.
+            waited: the service did not answer, or answered wrongly. False: it could not be reached.
         """
-        longest = self._max_pause
-        if not waited:
-            longest = min(longest, max(self._first_pause, UNAVAILABLE_PAUSE_S))
         with self._lock:
             self._failures += 1
+            if not waited:
+                self._restarting_until = now + RESTART_S
+            longest = self._max_pause
+            if now < self._restarting_until:
+                longest = min(longest, max(self._first_pause, RESTART_PAUSE_S))
             if self._open_until is not None:
                 self._pause = min(self._pause * 2, longest)
             if self._failures >= self._allowed_failures:

@@ -25,10 +25,10 @@ class ClientConfig:
     call_timeout_s: float = 30.0
     #: consecutive failures that open the circuit breaker
     breaker_failures: int = 5
-    #: first pause of the breaker; it doubles after every failed probe, up to ``breaker_max_pause_s`` while the
-    #: service does not answer in time, up to a second while it cannot be reached. A rate that refuses messages
-    #: is waited for as long as the service says, at most ``breaker_max_pause_s``
+    #: first pause of the breaker; it doubles after every failed probe: up to ``breaker_max_pause_s`` while the
+    #: service does not answer in time, and up to a second while it cannot be reached and for 30 s after that
     breaker_pause_s: float = 0.25
+    #: also the longest time that a client waits whose messages a rate of the service refuses
     breaker_max_pause_s: float = 8.0
     #: user id of the service at ``unix:PATH``, if not this user, root or the owner of the socket's folder;
     #: nothing is sent to a process of any other user

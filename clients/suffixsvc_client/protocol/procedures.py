@@ -336,8 +336,8 @@ class Procedures:
         return Call(request, self.config.call_timeout_s)
 
     def _record_failure(self, error: SuffixError) -> None:
-        """Update the breaker: a ServiceError is a failure; any other error is an answer, and so a success. That
-        of a rate begins a pause."""
+        """Update the breaker: a ServiceError is a failure; any other error is an answer, and so a success. A
+        refusal by a rate begins a pause."""
         if not isinstance(error, ServiceError):
             self._record_success()
             if (seconds := retry_after(error)) is not None:

@@ -233,7 +233,8 @@ def _read_small(parse: Callable[[bytes], Any] | None, data: bytes) -> Any:
 
 def _code_of(context: grpc.ServicerContext) -> str:
     """Name of the status of a call that ended without an error; the health service sets one."""
-    return (context.code() or grpc.StatusCode.OK).name
+    server: Any = context  # its type has no ``code``
+    return str((server.code() or grpc.StatusCode.OK).name)
 
 
 def _abort(error: Exception, method: str, context: grpc.ServicerContext, call: CallContext) -> NoReturn:

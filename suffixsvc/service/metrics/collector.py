@@ -187,9 +187,7 @@ def _family(kind: Any, metric: Metric, samples: Iterable[_Sample]) -> Family:
     return made
 
 
-def _refused(
-    held: Sequence[pb.PrincipalStats], refusals: Sequence[pb.RefusalStats]
-) -> Iterator[_Sample]:
+def _refused(held: Sequence[pb.PrincipalStats], refusals: Sequence[pb.RefusalStats]) -> Iterator[_Sample]:
     """Refusals by principal and limit: by quotas, and by the limits of those that were refused the most."""
     for quota in held:
         yield (quota.principal, metrics.QUOTA), quota.refused
