@@ -21,8 +21,8 @@ class CircuitBreaker:
     Args:
         failures: consecutive failures that open it.
         pause_s: first pause; it doubles after every failed probe.
-        max_pause_s: longest pause. While the service may be restarting it is RESTART_PAUSE_S, or ``pause_s`` if
-            that is longer.
+        max_pause_s: longest pause. While the service may be restarting it is RESTART_PAUSE_S, or ``pause_s``
+            if that is longer.
     """
 
     def __init__(self, failures: int, pause_s: float, max_pause_s: float) -> None:

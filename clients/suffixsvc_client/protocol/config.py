@@ -25,8 +25,8 @@ class ClientConfig:
     call_timeout_s: float = 30.0
     #: consecutive failures that open the circuit breaker
     breaker_failures: int = 5
-    #: first pause of the breaker; it doubles after every failed probe: up to ``breaker_max_pause_s`` while the
-    #: service does not answer in time, and up to a second while it cannot be reached and for 30 s after that
+    #: first pause of the breaker; it doubles after every failed probe: up to ``breaker_max_pause_s`` while
+    #: the service does not answer in time, and up to a second while it cannot be reached and for 30 s after
     breaker_pause_s: float = 0.25
     #: also the longest time that a client waits whose messages a rate of the service refuses
     breaker_max_pause_s: float = 8.0
