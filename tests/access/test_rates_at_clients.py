@@ -21,7 +21,7 @@ from suffixsvc.errors import LimitExceededError
 from suffixsvc.service.metrics.collector import service_registry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client import AsyncSuffixClient, EmptyReason
-from suffixsvc_follower import FollowerConfig, connect
+from suffixsvc_follower import Follower, FollowerConfig, connect
 from suffixsvc_follower.session import FollowerSession
 from support.access import ControlledService
 from support.serving import Blocking, event_loop, eventually
@@ -47,8 +47,8 @@ def service(tmp_path: Path) -> Iterator[ControlledService]:
 def client_of(service: ControlledService, kind: str, **config: Any) -> Iterator[Any]:
     """A client of alice."""
     if kind == "blocking":
-        with service.client("alice", **config) as client:
-            yield client
+        with service.client("alice", **config) as blocking:
+            yield blocking
         return
     with event_loop() as loop:
         made = AsyncSuffixClient(service.address, service.config("alice", **config))
@@ -109,7 +109,7 @@ def test_steps_are_sent_again_once_the_rate_permits_it(service: ControlledServic
 
         def drafts() -> bool:
             session.step([])
-            return client.counts.drafts > answered
+            return bool(client.counts.drafts > answered)
 
         eventually(drafts, "the pause ends")
         assert client.counts.empty.keys() == {EmptyReason.LIMITED}
@@ -171,6 +171,7 @@ def test_a_follower_sends_what_a_rate_refused(tmp_path: Path) -> None:
         timers = service.config("alice", call_timeout_s=0.5, breaker_max_pause_s=0.1)
         config = FollowerConfig(client=timers, connect_seconds=60.0)
         with connect(service.address, mode="follow", config=config) as follower:
+            assert isinstance(follower, Follower)
             follower.namespace(PATH).wait(60)
             session = follower.namespace(PATH).open_session([1])
             assert isinstance(session, FollowerSession)
