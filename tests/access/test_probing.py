@@ -188,6 +188,28 @@ def test_what_a_prober_appends_pays_for_as_much(service: ControlledService, patt
     assert disclosed <= 1.3 * MAX_UNMATCHED_TOKENS + 3 * appended
 
 
+def test_drafts_of_one_position_that_others_change_are_charged(service: ControlledService) -> None:
+    """A session stays where it is; another of the prober, which is not metered, changes what is drafted."""
+    context = [25_001, 25_002]
+    disclosed = refused = 0
+    with service.client("prober") as client:
+        namespace = client.namespace("prober/x")
+        session = namespace.open_session(context, reads=[PATH], private=True)
+        for text in TEXTS:
+            guess, truth = text[:6], text[6:]
+            steering = namespace.open_session([1], output_token_ids=[*context, *guess])
+            tokens = session.step([], 32, 0.0).token_ids.tolist()
+            steering.close(commit=False)
+            if tokens[: len(guess)] == guess:
+                disclosed += sum(a == b for a, b in zip(tokens[len(guess) :], truth, strict=False))
+            refused = client.counts.empty.get(EmptyReason.REFUSED, 0)
+            if refused > 20:
+                break
+        session.close(commit=False)
+    assert refused > 20
+    assert MAX_UNMATCHED_TOKENS / 4 < disclosed <= 1.3 * MAX_UNMATCHED_TOKENS
+
+
 def test_a_caller_that_may_copy_the_text_is_not_metered(service: ControlledService) -> None:
     service.set_policy(POLICY + '[principals."prober"]\nfollow = ["acme"]\n')
     caller = caller_of(service, "prober")

@@ -97,6 +97,8 @@ void add_predictions(const Learner& learner, const View& view, const Predictions
             const bool agrees = f.recovery[source] == c.token;
             odds.add(learner, c, kRecoveryInput + source,
                      Learner::recovery_feature(s, r.misses, r.hits, agrees), agrees ? 0.4f : 0.05f);
+            // known from the text that is continued only: no context has it
+            if (agrees && c.match_len == 0) c.source = static_cast<std::uint8_t>(s);
         }
     }
 }

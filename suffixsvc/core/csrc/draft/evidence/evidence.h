@@ -59,9 +59,11 @@ struct Sources {
 
 struct Candidate {
     Token token;
-    float logit;              // mean of the mixers
-    std::uint8_t source;      // 0 session, 1 namespace: the source of the longest context with this follower
-    std::uint32_t match_len;  // length of that context
+    float logit;  // mean of the mixers
+    // 0 session, 1 namespace: the source of the longest context with this follower, or of the recovery that
+    // alone has it
+    std::uint8_t source;
+    std::uint32_t match_len;  // length of that context; 0: none
     Inputs inputs;
     std::array<std::uint32_t, kInputs> features;  // 0xFFFFFFFF: no input
     Logits logits;
