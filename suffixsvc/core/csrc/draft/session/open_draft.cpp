@@ -47,27 +47,46 @@ ProbeChange OpenDraft::leave() {
 // The draft's nodes replace those of the last one. Returns how many were open in that; the others that were
 // become unanswered.
 std::uint32_t OpenDraft::replace(const std::vector<DraftToken>& draft) {
-    std::unordered_set<Path> open;
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-        Node& node = nodes_[i];
-        node.follows =
-            node.parent == at_ || (node.parent >= 0 && nodes_[static_cast<std::size_t>(node.parent)].follows);
-        if (node.follows && node.open) open.insert(node.path);
-    }
+    const std::uint32_t before = rest().tokens;
     if (at_ >= 0) root_path_ = nodes_[static_cast<std::size_t>(at_)].path;
-    nodes_.clear();
+    std::vector<Node> last;
+    std::vector<std::size_t> same;  // by token of the draft: the node of the last one with the same path
+    if (!nodes_.empty()) {
+        last.swap(nodes_);
+        nodes_.reserve(draft.size());
+        same.reserve(draft.size());
+    }
+    const std::size_t none = last.size();
     std::uint32_t kept = 0;
     for (const DraftToken& token : draft) {
-        const Path above =
-            token.parent < 0 ? root_path_ : nodes_[static_cast<std::size_t>(token.parent)].path;
-        const Path path = extend(above, token.token);
-        const bool was_open = open.erase(path) > 0;
-        kept += was_open;
-        const bool shared = token.source == 1 && !unanswered_.contains(path);
-        nodes_.push_back({token.token, token.parent, token.p, was_open || shared, false, path, {}});
+        const auto parent = static_cast<std::size_t>(token.parent);
+        const Path path = extend(token.parent < 0 ? root_path_ : nodes_[parent].path, token.token);
+        bool open = token.source == 1 && (unanswered_.empty() || !unanswered_.contains(path));
+        if (none > 0) {
+            std::size_t i = none;
+            if (token.parent < 0 || same[parent] < none) {
+                const std::int32_t above = token.parent < 0 ? at_ : static_cast<std::int32_t>(same[parent]);
+                i = static_cast<std::size_t>(above + 1);
+                while (i < none && (last[i].parent != above || last[i].token != token.token)) ++i;
+            }
+            same.push_back(i);
+            if (i < none && last[i].open) {
+                open = true;
+                last[i].open = false;
+                ++kept;
+            }
+        }
+        nodes_.push_back({token.token, token.parent, token.p, open, false, path, {}});
     }
-    if (unanswered_.size() + open.size() > kMaxUnanswered) unanswered_.clear();
-    unanswered_.merge(open);
+    if (kept == before) return kept;
+    std::unordered_set<Path> left;
+    for (Node& node : last) {
+        node.follows =
+            node.parent == at_ || (node.parent >= 0 && last[static_cast<std::size_t>(node.parent)].follows);
+        if (node.follows && node.open) left.insert(node.path);
+    }
+    if (unanswered_.size() + left.size() > kMaxUnanswered) unanswered_.clear();
+    unanswered_.merge(left);
     return kept;
 }
 
