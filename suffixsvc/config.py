@@ -22,6 +22,8 @@ MAX_READS = 7
 NO_LIMIT_BYTES = 1 << 62
 #: characters of a label's value
 MAX_LABEL_CHARACTERS = 256
+#: bytes of an output's labels in the log (:func:`labels_size`)
+MAX_LABELS_BYTES = 4096
 #: tokens of a prompt's end that are stored with an output, as context only
 PROMPT_TAIL_TOKENS = 64
 #: bytes of the id that the writer of an output chooses
@@ -148,12 +150,17 @@ def validate_default_reads(tokenizers: Iterable[str]) -> None:
             )
 
 
+def labels_size(labels: Mapping[str, str]) -> int:
+    """Bytes of labels in the log: names and values in UTF-8, and 4 for each."""
+    return sum(4 + len(name.encode()) + len(value.encode()) for name, value in labels.items())
+
+
 def validate_labels(labels: Any) -> dict[str, str]:
     """Return labels as a dict.
 
     Raises:
-        InvalidLabelsError: more than 16, a name that is not 1 to 64 characters long, or a value of more than
-            MAX_LABEL_CHARACTERS characters.
+        InvalidLabelsError: more than 16, a name that is not 1 to 64 characters long, a value of more than
+            MAX_LABEL_CHARACTERS characters, or more than MAX_LABELS_BYTES bytes together.
     """
     if labels is None:
         return {}
@@ -176,6 +183,14 @@ def validate_labels(labels: Any) -> dict[str, str]:
                 expected=f"at most {MAX_LABEL_CHARACTERS} characters of valid UTF-8",
                 got=repr(value)[:80],
             )
+    size = labels_size(labels)
+    if size > MAX_LABELS_BYTES:
+        raise InvalidLabelsError(
+            f"labels must have at most {MAX_LABELS_BYTES} bytes together",
+            expected=f"names and values of at most {MAX_LABELS_BYTES} bytes in UTF-8, with 4 for each label",
+            got=f"{size} bytes",
+            remedy="Write shorter labels; an id of what they describe is enough.",
+        )
     return dict(labels)
 
 

@@ -169,6 +169,8 @@ class OutputOutline:
     ttl_seconds: int
     corpus: bool
     principal: str = ""
+    tail_tokens: int = 0  #: of the prompt's tail
+    attribute_bytes: int = 0  #: of labels and session id in the row
 
 
 @dataclass(frozen=True, slots=True)

@@ -420,7 +420,10 @@ class SuffixCache(ClosedOnExit):
         """
         with self._parts.close_guard.while_open():
             self._parts.sessions.reap_abandoned()
-            return {index.path: index.stats() for index in self._parts.catalog.values()}
+            indexes = self._parts.catalog.values()
+            for index in indexes:
+                self._parts.quotas.evictor.count(index)
+            return {index.path: index.stats() for index in indexes}
 
     def principal_stats(self, principals: Collection[str] = ()) -> dict[str, PrincipalStats]:
         """What principals with a quota hold, and those named, by name.

@@ -28,6 +28,7 @@ from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.engine_state import Quota
 from suffixsvc.index.lru_index import LruIndex
 from suffixsvc.index.output_use import OutputUse
+from suffixsvc.index.principal_totals import PrincipalTotals
 from suffixsvc.policies import Policies, Policy, PrincipalQuota
 from suffixsvc.runtime.signal_guard import AtomicCondition
 from suffixsvc.store.base import Store
@@ -68,6 +69,8 @@ class Catalog:
         self.written = WriteSignal()
         #: of the outputs of all namespaces, also of those that were deleted
         self.use = OutputUse(store.clock.now_us)
+        #: of the outputs and live sessions of principals
+        self.totals = PrincipalTotals()
         self._lock = AtomicCondition()
         self._strong: dict[str, NamespaceIndex] = {}
         self._weak: weakref.WeakValueDictionary[str, NamespaceIndex] = weakref.WeakValueDictionary()
@@ -82,7 +85,8 @@ class Catalog:
             )
 
     def __len__(self) -> int:
-        return len(self.values())
+        with self._lock:
+            return len(self._strong) + len(self._weak)
 
     def __contains__(self, path: str) -> bool:
         return self.get(path) is not None
@@ -173,19 +177,21 @@ class Catalog:
             )
 
     def _create(self, path: str, *, is_new: bool = True) -> NamespaceIndex:
+        policy = self._policies.of(path)
         index = NamespaceIndex(
             path,
             self._starting_weights,
             now_us=self._store.clock.now_us,
             # also where nothing is evicted: the policy can change
-            lru=LruIndex(complete=is_new),
+            lru=LruIndex(complete=is_new, path=path, pinned=bool(policy.pinned), totals=self.totals),
             quota=Quota(
-                self._policies.of(path),
+                policy,
                 self._limits.max_cache_bytes < NO_LIMIT_BYTES,
                 self._policies.has_quotas,
             ),
             written=self.written,
             use=self.use,
+            totals=self.totals,
         )
         self._weak[path] = index
         return index

@@ -246,6 +246,7 @@ class Namespace:
 
     def stats(self) -> NamespaceStats:
         """Contents (outputs, tokens, bytes) and draft counters since the cache was opened."""
+        self._parts.quotas.evictor.count(self._index)
         return self._index.stats()
 
     def _require_existing(self) -> None:

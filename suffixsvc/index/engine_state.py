@@ -40,15 +40,19 @@ class Quota:
         return UNLIMITED if self.policy.max_bytes is None else self.policy.max_bytes
 
     @property
-    def evicts(self) -> bool:
-        """Whether outputs can be evicted, or expire by policy."""
-        limited = (
+    def limited(self) -> bool:
+        """Whether a limit applies to the outputs."""
+        return (
             self.cache_limited
             or self.principals_limited
             or self.limit < UNLIMITED
             or bool(self.policy.ttl_seconds)
         )
-        return limited and not self.policy.pinned
+
+    @property
+    def evicts(self) -> bool:
+        """Whether outputs can be evicted, or expire by policy."""
+        return self.limited and not self.policy.pinned
 
 
 @dataclass(slots=True, eq=False)

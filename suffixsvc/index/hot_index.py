@@ -16,7 +16,9 @@ from suffixsvc.errors import IndexCorruptError, unknown_namespace
 from suffixsvc.index.engine_state import MaintenanceState, Quota
 from suffixsvc.index.lru_index import LruIndex
 from suffixsvc.index.namespace_stats import StepCounts
+from suffixsvc.index.output_size import size_of
 from suffixsvc.index.output_use import OutputUse
+from suffixsvc.index.principal_totals import LiveMemory, PrincipalTotals
 from suffixsvc.index.published import Published
 from suffixsvc.index.segment_map import SegmentMap
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
@@ -52,7 +54,7 @@ def require_ngram_length(n: int) -> int:
     return as_int("n", n, 1, MAX_CONTEXT)
 
 
-class LiveText(Protocol):
+class LiveText(LiveMemory, Protocol):
     """The text of a session that is not closed."""
 
     def live_positions(self) -> int:
@@ -63,13 +65,6 @@ class LiveText(Protocol):
 
     def withdraw(self, selection: Selection) -> bool:
         """Remove the text from the index for good, if the selection takes it; whether it did."""
-
-    def held_bytes(self) -> int:
-        """Memory of the text in bytes."""
-
-    @property
-    def principal(self) -> str:
-        """Who writes it."""
 
 
 class HotIndex:
@@ -85,6 +80,7 @@ class HotIndex:
         quota: limits of the namespace; None: there are none.
         written: is told when sessions have written tokens.
         use: counts the use of outputs; None: it is not counted.
+        totals: counts the live sessions of principals; None: they are not counted.
 
     Attributes:
         move_lock: held while outputs change their location; its holder sees each output exactly once.
@@ -101,6 +97,7 @@ class HotIndex:
         quota: Quota | None = None,
         written: WriteSignal | None = None,
         use: OutputUse | None = None,
+        totals: PrincipalTotals | None = None,
     ) -> None:
         self.path = path
         # maintained by the engine's Catalog:
@@ -111,6 +108,7 @@ class HotIndex:
         self.untagged_writes = 0  #: of these, writes that would create the namespace without a tokenizer
         self.lru = lru
         self.use = use
+        self._totals = totals
         #: outputs of the texts in the native index
         self.writers = WriterIds()
         #: maintained by the engine's QuotaManager
@@ -139,7 +137,7 @@ class HotIndex:
         #: the namespace was deleted, or its deletion has begun
         self.deleted = False
         #: counts of the hot outputs
-        self._outputs = self.hot_tokens = self._positions = 0
+        self._outputs = self.hot_tokens = self._positions = self._attribute_bytes = 0
         self._evicted = self._refused = 0
         self._refusal_logged_at = -math.inf
         #: writes and removals for which index and log differ
@@ -213,9 +211,11 @@ class HotIndex:
         return tokens.reshape(-1, n), counts
 
     def _count_locked(self, output: NewOutput, sign: int) -> None:
+        size = size_of(output)
         self._outputs += sign
-        self.hot_tokens += sign * len(output.token_ids)
-        self._positions += sign * positions_of(output)
+        self.hot_tokens += sign * size.tokens
+        self._positions += sign * (size.tokens + size.tail_tokens)
+        self._attribute_bytes += sign * size.attribute_bytes
 
     # ---------------------------------------------------------------------------------- what readers see
 
@@ -279,12 +279,16 @@ class HotIndex:
             if self.deleted:
                 raise unknown_namespace(self.path, got="a handle of a deleted namespace")
             self._live.add(text)
+            if self._totals is not None:
+                self._totals.add_live(text)
             self._changes += 1
 
     def remove_live(self, text: LiveText) -> None:
         """Remove the text of a session that was closed and released. Idempotent."""
         with self._lock:
             self._live.discard(text)
+            if self._totals is not None:
+                self._totals.remove_live(text)
             self._changes += 1
 
     @property
@@ -304,12 +308,6 @@ class HotIndex:
         with self._lock:
             return {text.principal for text in self._live}
 
-    def session_bytes_of(self, principal: str) -> tuple[int, int]:
-        """Number of a principal's live sessions, and their memory in bytes."""
-        with self._lock:
-            live = [text for text in self._live if text.principal == principal]
-        return len(live), sum(text.held_bytes() for text in live)
-
     def begin_delete(self, *, force: bool) -> int:
         """Set :attr:`deleted`, so that no session is opened from now on. Idempotent.
 
@@ -323,6 +321,8 @@ class HotIndex:
             if not (force or self.deleted) and self._live:
                 return len(self._live)
             self.deleted = True
+            if self.lru is not None:
+                self.lru.leave_totals()
             return 0
 
     def discard_live(self) -> None:
@@ -344,6 +344,8 @@ class HotIndex:
     def set_policy(self, policy: Policy) -> None:
         """Apply another effective policy."""
         self.quota.policy = policy
+        if self.lru is not None:
+            self.lru.set_pinned(bool(policy.pinned))
         self.set_drafting(policy.drafting is not False)
 
     def set_drafting(self, on: bool) -> None:

@@ -1,8 +1,9 @@
 """Least-recently-used order of a namespace's outputs, for eviction.
 
-A table in memory without a store and a clock. One row of 33 bytes per output, in the order of the log:
+A table in memory without a store and a clock. One row of 38 bytes per output, in the order of the log:
 
-    id (LSN) | last used: by a draft, else by its write | written | tokens | principal | flags
+    id (LSN) | last used: by a draft, else by its write | written | tokens | attribute bytes | principal |
+    tail tokens | flags
 
 "Last used" is a time in microseconds that is strictly increasing within an index, so that it also orders
 events of the same clock tick. Decode steps do not update it: the core records which texts drafts came from.
@@ -15,12 +16,14 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from suffixsvc.index.output_size import OutputSize
+from suffixsvc.index.principal_totals import PrincipalTotals, Written
 from suffixsvc.types import OutputId
 
 _COLUMNS: Final = {
@@ -28,7 +31,9 @@ _COLUMNS: Final = {
     "last_used": "<i8",
     "written": "<i8",
     "tokens": "<u4",
+    "attributes": "<u4",
     "principal": "<u4",
+    "tail": "u1",
     "flags": "u1",
 }
 _REMOVED: Final = 1
@@ -45,31 +50,19 @@ _SAVED_ROWS: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class AverageSize:
-    """Average size of a namespace's outputs: bytes per output and bytes per token."""
+    """Average size of a namespace's outputs: bytes per output, per token and per byte of attributes."""
 
     per_output: float
     per_token: float
+    per_attribute_byte: float = 0.0
 
-    def total(self, outputs: int, tokens: int) -> float:
-        """Estimated bytes of ``outputs`` outputs with ``tokens`` tokens in all."""
-        return outputs * self.per_output + tokens * self.per_token
-
-
-@dataclass(slots=True)
-class Written:
-    """What a principal wrote: its outputs and their tokens, and those of them that are never evicted."""
-
-    outputs: int = 0
-    tokens: int = 0
-    pinned_outputs: int = 0
-    pinned_tokens: int = 0
-
-    def count(self, sign: int, tokens: int, *, pinned: bool) -> None:
-        """Add an output (1), or take it away (-1)."""
-        self.outputs += sign
-        self.tokens += sign * tokens
-        self.pinned_outputs += sign * pinned
-        self.pinned_tokens += sign * pinned * tokens
+    def total(self, size: OutputSize) -> float:
+        """Estimated bytes of outputs."""
+        return (
+            size.outputs * self.per_output
+            + size.tokens * self.per_token
+            + size.attribute_bytes * self.per_attribute_byte
+        )
 
 
 class LruIndex:
@@ -77,6 +70,9 @@ class LruIndex:
 
     Args:
         complete: there are no outputs of earlier processes.
+        path: of the namespace.
+        pinned: its policy pins all outputs.
+        totals: counts the outputs of principals in all namespaces; None: they are not counted.
 
     Attributes:
         eviction_lock: held by the thread that evicts.
@@ -85,17 +81,30 @@ class LruIndex:
         dirty: an output was used since the last :meth:`save` that was stored.
     """
 
-    def __init__(self, *, complete: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        complete: bool = False,
+        path: str = "",
+        pinned: bool = False,
+        totals: PrincipalTotals | None = None,
+    ) -> None:
         self.eviction_lock = threading.RLock()
         self.complete = complete
         self.shrinking = False
         self._lock = threading.Lock()
+        self._path = path
+        self._all_pinned = pinned
+        self._totals = totals
+        if totals is not None and not complete:
+            totals.set_counted(path, False)
         self._rows: dict[str, npt.NDArray[Any]] = {n: np.zeros(64, t) for n, t in _COLUMNS.items()}
         self._count = 0
         self._removed = 0
-        self._pinned = [0, 0]  # outputs, tokens
+        self._total = Written()
         #: numbers of principals in the rows, and what each wrote
         self._numbers: dict[str, int] = {}
+        self._names: list[str] = []
         self._written: list[Written] = []
         #: outputs that were deleted while those of earlier processes are added; None: they are not
         self._deleted: set[OutputId] | None = None
@@ -111,7 +120,7 @@ class LruIndex:
         self,
         output_id: OutputId,
         written_us: int,
-        tokens: int,
+        size: OutputSize,
         *,
         pinned: bool,
         own_ttl: bool,
@@ -122,6 +131,7 @@ class LruIndex:
 
         Args:
             written_us: time of the write.
+            size: of this output.
             pinned: it is part of a pinned corpus and never evicted.
             own_ttl: it was written with a time to live, so that the policy's does not apply.
             principal: who wrote it.
@@ -133,7 +143,7 @@ class LruIndex:
             last_used = written_us if logged else self._tick(written_us)
             self._now = max(self._now, last_used)
             flags = _PINNED * pinned | _OWN_TTL * own_ttl
-            self._add(output_id, last_used, written_us, tokens, self._number_of(principal), flags)
+            self._add(output_id, last_used, written_us, size, self._number_of(principal), flags)
 
     def begin_load(self) -> None:
         """Begin to add the outputs of earlier processes; those that are deleted meanwhile are left out."""
@@ -145,11 +155,41 @@ class LruIndex:
         with self._lock:
             self._deleted = None
             self.complete = True
+            if self._totals is not None:
+                self._totals.set_counted(self._path, True)
+
+    def set_pinned(self, pinned: bool) -> None:
+        """The policy pins all outputs of the namespace, or no longer does."""
+        with self._lock:
+            if pinned == self._all_pinned:
+                return
+            before = {name: self._as_counted(number) for name, number in self._numbers.items()}
+            self._all_pinned = pinned
+            if self._totals is not None:
+                for name, number in self._numbers.items():
+                    change = self._as_counted(number)
+                    change.add(before[name], -1)
+                    holds = bool(self._written[number].all.outputs)
+                    self._totals.add(name, self._path, change, 1, holds=holds)
+
+    def leave_totals(self) -> None:
+        """Take all outputs out of the totals of their principals, for good: the namespace is deleted."""
+        with self._lock:
+            totals, self._totals = self._totals, None
+            if totals is not None:
+                totals.set_counted(self._path, True)
+                for name, number in self._numbers.items():
+                    totals.add(name, self._path, self._as_counted(number), -1, holds=False)
+
+    def _as_counted(self, number: int) -> Written:
+        written = self._written[number]
+        return Written(written.all, written.all if self._all_pinned else written.pinned)
 
     def _number_of(self, principal: str) -> int:
         number = self._numbers.setdefault(principal, len(self._written))
         if number == len(self._written):
             self._written.append(Written())
+            self._names.append(principal)
         return number
 
     def remove(self, output_ids: Iterable[OutputId]) -> None:
@@ -161,11 +201,7 @@ class LruIndex:
                 row = self._find(output_id)
                 if row is None:
                     continue
-                pinned, tokens = bool(self._rows["flags"][row] & _PINNED), int(self._rows["tokens"][row])
-                if pinned:
-                    self._pinned[0] -= 1
-                    self._pinned[1] -= tokens
-                self._written[self._rows["principal"][row]].count(-1, tokens, pinned=pinned)
+                self._add_up(-1, self._size(row), int(self._rows["principal"][row]), self._rows["flags"][row])
                 self._rows["flags"][row] |= _REMOVED
                 self._removed += 1
             if self._removed > 64 + self._count // 2:
@@ -192,10 +228,14 @@ class LruIndex:
             return [max(0, now_us - int(self._rows["last_used"][row])) / 1e6 for row in rows]
 
     @property
-    def pinned(self) -> tuple[int, int]:
-        """(outputs, tokens) that are never evicted."""
-        with self._lock:
-            return self._pinned[0], self._pinned[1]
+    def size(self) -> OutputSize:
+        """Size of all outputs."""
+        return self._total.all
+
+    @property
+    def pinned(self) -> OutputSize:
+        """Size of those that are never evicted."""
+        return self._total.pinned
 
     def least_recently_used(
         self, need: float, size: AverageSize, max_outputs: int, max_tokens: int
@@ -219,25 +259,16 @@ class LruIndex:
             # ties are in the order of the log
             chosen = oldest[np.argsort(last_used[oldest], kind="stable")][:max_outputs]
             tokens = np.cumsum(rows["tokens"][chosen], dtype=np.int64)
+            attributes = np.cumsum(rows["attributes"][chosen], dtype=np.int64)
             taken = np.arange(1, len(chosen) + 1) * size.per_output + tokens * size.per_token
+            taken = taken + attributes * size.per_attribute_byte
             enough = int(np.searchsorted(taken, need)) + 1
             fits = max(1, int(np.searchsorted(tokens, max_tokens, "right")))
             return [int(i) for i in rows["id"][chosen[: min(enough, fits)]]]
 
-    def written_by(self, principal: str) -> Written:
-        """What a principal wrote, of the outputs that are in the index."""
-        with self._lock:
-            number = self._numbers.get(principal)
-            return Written() if number is None else replace(self._written[number])
-
-    def principals(self) -> list[str]:
-        """The principals of which there are outputs."""
-        with self._lock:
-            return [name for name, number in self._numbers.items() if self._written[number].outputs]
-
-    def oldest_of(self, principal: str, limit: int) -> list[tuple[int, OutputId, int]]:
+    def oldest_of(self, principal: str, limit: int) -> list[tuple[int, OutputId, OutputSize]]:
         """At most ``limit`` outputs of a principal, the least recently used first: (last used in
-        microseconds, id, tokens) of each. Pinned ones are left out."""
+        microseconds, id, size) of each. Pinned ones are left out."""
         with self._lock:
             number = self._numbers.get(principal)
             if number is None:
@@ -252,8 +283,8 @@ class LruIndex:
                 near = last_used <= np.partition(last_used, limit - 1)[limit - 1]
                 rows, last_used = rows[near], last_used[near]
             chosen = np.argsort(last_used, kind="stable")[:limit]
-            ids, tokens = self._rows["id"][rows[chosen]], self._rows["tokens"][rows[chosen]]
-            return list(zip(last_used[chosen].tolist(), ids.tolist(), tokens.tolist(), strict=True))
+            ids = self._rows["id"][rows[chosen]].tolist()
+            return list(zip(last_used[chosen].tolist(), ids, map(self._size, rows[chosen]), strict=True))
 
     def expired(self, written_before_us: int, limit: int, after: OutputId = 0) -> list[OutputId]:
         """At most ``limit`` outputs without their own TTL that were written at or before that time.
@@ -304,24 +335,42 @@ class LruIndex:
         return self._now
 
     def _add(
-        self, output_id: OutputId, last_used: int, written: int, tokens: int, principal: int, flags: int
+        self,
+        output_id: OutputId,
+        last_used: int,
+        written: int,
+        size: OutputSize,
+        principal: int,
+        flags: int,
     ) -> None:
         at = self._lower_bound(output_id)
         if at < self._count and self._rows["id"][at] == output_id:
             return
         if self._count == len(self._rows["id"]):
             self._grow()
-        tokens = min(tokens, 2**32 - 1)
-        row = dict(zip(_COLUMNS, (output_id, last_used, written, tokens, principal, flags), strict=True))
+        size = size._replace(tokens=min(size.tokens, 2**32 - 1))
+        fields = (size.tokens, size.attribute_bytes, principal, size.tail_tokens, flags)
+        row = dict(zip(_COLUMNS, (output_id, last_used, written, *fields), strict=True))
         for name, column in self._rows.items():
             if at < self._count:  # commits of several threads arrive slightly out of order
                 column[at + 1 : self._count + 1] = column[at : self._count].copy()
             column[at] = row[name]
         self._count += 1
-        self._written[principal].count(1, tokens, pinned=bool(flags & _PINNED))
-        if flags & _PINNED:
-            self._pinned[0] += 1
-            self._pinned[1] += tokens
+        self._add_up(1, size, principal, flags)
+
+    def _add_up(self, sign: int, size: OutputSize, principal: int, flags: int) -> None:
+        pinned = bool(flags & _PINNED)
+        written = self._written[principal]
+        written.count(sign, size, pinned=pinned)
+        self._total.count(sign, size, pinned=pinned)
+        if self._totals is not None:
+            change = Written(size, size if pinned or self._all_pinned else OutputSize())
+            holds = bool(written.all.outputs)
+            self._totals.add(self._names[principal], self._path, change, sign, holds=holds)
+
+    def _size(self, row: int) -> OutputSize:
+        columns = (self._rows[name] for name in ("tokens", "tail", "attributes"))
+        return OutputSize(1, *(int(column[row]) for column in columns))
 
     def _grow(self) -> None:
         more = max(64, self._count // 2)

@@ -8,15 +8,9 @@ from typing import Any
 from suffixsvc.core.segments import Segment
 from suffixsvc.errors import IndexCorruptError
 from suffixsvc.index.hot_index import HotIndex
-from suffixsvc.index.namespace_stats import (
-    LOG_BYTES_PER_OUTPUT,
-    LOG_BYTES_PER_TOKEN,
-    ConsistencySnapshot,
-    NamespaceStats,
-    Usage,
-)
+from suffixsvc.index.namespace_stats import ConsistencySnapshot, NamespaceStats, Usage
+from suffixsvc.index.output_size import OutputSize, log_bytes, size_of
 from suffixsvc.index.segment_map import Sealed
-from suffixsvc.index.texts import positions_of
 from suffixsvc.policies import UNLIMITED
 from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput
 
@@ -38,13 +32,12 @@ class NamespaceIndex(HotIndex):
             self._count_locked(output, 1)
             self._changes += 1
         if self.lru is not None:
-            tokens, own_ttl = len(output.token_ids), output.ttl_seconds > 0
             self.lru.add(
                 output_id,
                 self._now_us(),
-                tokens,
+                size_of(output),
                 pinned=output.corpus,
-                own_ttl=own_ttl,
+                own_ttl=output.ttl_seconds > 0,
                 principal=output.principal,
             )
         self.writers.bind(writer, output_id)
@@ -120,11 +113,10 @@ class NamespaceIndex(HotIndex):
             in drafts.
         """
         with self._lock:
-            moved, tokens = self._attach_without_deleted(record, segment, outputs)
+            moved = self._attach_without_deleted(record, segment, outputs)
             self.segments.end()
-            self._outputs -= len(moved)
-            self.hot_tokens -= tokens
-            self._positions -= sum(positions_of(stored.output) for stored in moved)
+            for stored in moved:
+                self._count_locked(stored.output, -1)
             self._note_drafts(())
             self.writers.unbind(stored.output_id for stored in moved)
             self._set_segments()
@@ -132,13 +124,13 @@ class NamespaceIndex(HotIndex):
 
     def _attach_without_deleted(
         self, record: SegmentRecord, segment: Segment, outputs: Sequence[StoredOutput]
-    ) -> tuple[list[StoredOutput], int]:
+    ) -> list[StoredOutput]:
         deleted = self.segments.deleted
         segment.forget(deleted)
         remaining = [stored for stored in outputs if stored.output_id not in deleted]
         tokens = sum(len(stored.output.token_ids) for stored in remaining)
         self.segments.attach(Sealed(record, segment, len(remaining), tokens))
-        return remaining, tokens
+        return remaining
 
     def replace_segments(self, record: SegmentRecord, segment: Segment, names: Collection[str]) -> None:
         """Use one segment in the place of others."""
@@ -191,12 +183,18 @@ class NamespaceIndex(HotIndex):
         native = self.index.stats()
         with self._lock:
             sealed = self.segments.sealed
-            outputs = self._outputs + sum(each.outputs for each in sealed)
-            tokens = self.hot_tokens + sum(each.tokens for each in sealed)
+            size = OutputSize(
+                self._outputs + sum(each.outputs for each in sealed),
+                self.hot_tokens + sum(each.tokens for each in sealed),
+                self._positions - self.hot_tokens,
+                self._attribute_bytes,
+            )
             hot = native.used * min(1.0, self._positions / native.tokens) if native.tokens else 0.0
         files = sum(each.record.file_bytes * each.tokens / each.record.tokens for each in sealed)
-        logged = outputs * LOG_BYTES_PER_OUTPUT + tokens * LOG_BYTES_PER_TOKEN
-        return Usage(outputs, tokens, logged + int(hot + files))
+        if self.lru is not None and self.lru.complete:
+            rows = self.lru.size  # the manifest of segments has no sizes of tails and attributes
+            size = size._replace(tail_tokens=rows.tail_tokens, attribute_bytes=rows.attribute_bytes)
+        return Usage(size, log_bytes(size) + int(hot + files))
 
     def stats(self) -> NamespaceStats:
         """Statistics of the namespace."""
@@ -205,8 +203,8 @@ class NamespaceIndex(HotIndex):
         with self._lock:
             sealed = self.segments.sealed
             return NamespaceStats(
-                outputs=usage.outputs,
-                tokens=usage.tokens,
+                outputs=usage.size.outputs,
+                tokens=usage.size.tokens,
                 sessions=len(self._live),
                 index_bytes=native.bytes + sum(each.segment.stats().resident_bytes for each in sealed),
                 index_nodes=native.nodes,

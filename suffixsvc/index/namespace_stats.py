@@ -6,11 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from suffixsvc.core import StepCounters
-
-#: charge of an output in the log: its row (with the prompt's tail and labels), keys and counters, and bytes
-#: per token; identical outputs are charged in full, although they share a payload
-LOG_BYTES_PER_OUTPUT = 512
-LOG_BYTES_PER_TOKEN = 4
+from suffixsvc.index.output_size import OutputSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +113,8 @@ class ConsistencySnapshot(NamedTuple):
 class Usage(NamedTuple):
     """Outputs of a namespace and the bytes that they are charged for."""
 
-    outputs: int
-    tokens: int
+    #: the tails and attributes of sealed outputs are in it once the order of eviction is read
+    size: OutputSize
     #: charge in the log, share of the hot index (memory in use, without spare memory and the texts of live
     #: sessions), and share of the segment files
     bytes: int

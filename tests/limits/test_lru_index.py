@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -11,7 +12,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from suffixsvc.index.lru_index import AverageSize, LruIndex
+from suffixsvc.index.output_size import OutputSize
 from support.long_form import rounds
+
+
+def sized(tokens: int) -> OutputSize:
+    """The size of an output of so many tokens, with a tail and attributes."""
+    return OutputSize(1, tokens, tokens % 65, tokens % 7 * 100)
+
+
+def sums(tokens: Iterable[int]) -> OutputSize:
+    total = OutputSize()
+    for each in tokens:
+        total = total.plus(sized(each))
+    return total
 
 
 class LruIndexMachine(RuleBasedStateMachine):
@@ -48,7 +62,7 @@ class LruIndexMachine(RuleBasedStateMachine):
 
     def _write(self, output_id: int, tokens: int, pinned: bool, own_ttl: bool, pause: int) -> None:
         self.now += pause  # clocks step back
-        self.lru.add(output_id, self.now, tokens, pinned=pinned, own_ttl=own_ttl)
+        self.lru.add(output_id, self.now, sized(tokens), pinned=pinned, own_ttl=own_ttl)
         self.rows[output_id] = tokens, pinned, own_ttl, self.now
         self.order.append(output_id)
         self.written.add(output_id)
@@ -77,7 +91,7 @@ class LruIndexMachine(RuleBasedStateMachine):
         fresh = LruIndex()
         for output_id in sorted(self.rows):
             tokens, pinned, own_ttl, written = self.rows[output_id]
-            fresh.add(output_id, written, tokens, pinned=pinned, own_ttl=own_ttl, logged=True)
+            fresh.add(output_id, written, sized(tokens), pinned=pinned, own_ttl=own_ttl, logged=True)
         assert fresh.load(self.lru.save())
         fresh.complete = True
         self.lru = fresh
@@ -86,11 +100,12 @@ class LruIndexMachine(RuleBasedStateMachine):
     def same(self) -> None:
         assert len(self.lru) == len(self.rows)
         pinned_rows = [row[0] for row in self.rows.values() if row[1]]
-        assert self.lru.pinned == (len(pinned_rows), sum(pinned_rows))
+        assert self.lru.pinned == sums(pinned_rows)
+        assert self.lru.size == sums(row[0] for row in self.rows.values())
 
     @rule(need=st.floats(1, 1500), most=st.integers(1, 8), most_tokens=st.integers(1, 120))
     def query_least_recently_used(self, need: float, most: int, most_tokens: int) -> None:
-        cost = AverageSize(per_output=10, per_token=2.5)
+        cost = AverageSize(per_output=10, per_token=2.5, per_attribute_byte=0.5)
         expected: list[int] = []
         taken, tokens = 0.0, 0
         for output_id in [i for i in self.order if not self.rows[i][1]]:
@@ -98,7 +113,7 @@ class LruIndexMachine(RuleBasedStateMachine):
             if taken >= need or len(expected) == most or (expected and tokens + size > most_tokens):
                 break
             expected.append(output_id)
-            taken += 10 + 2.5 * size
+            taken += 10 + 2.5 * size + 0.5 * sized(size).attribute_bytes
             tokens += size
         assert self.lru.least_recently_used(need, cost, most, most_tokens) == expected
 
@@ -121,7 +136,7 @@ def test_the_table_stays_small_over_thousands_of_outputs() -> None:
     lru.complete = True
     for first in range(1, 20_001, 100):
         for output_id in range(first, first + 100):
-            lru.add(output_id, output_id, 5, pinned=False, own_ttl=False)
+            lru.add(output_id, output_id, sized(5), pinned=False, own_ttl=False)
         lru.remove(range(first - 500, first - 400))
     assert len(lru) == 500
     assert len(lru._rows["id"]) < 2000
@@ -130,7 +145,7 @@ def test_the_table_stays_small_over_thousands_of_outputs() -> None:
 
 def test_what_was_saved_by_another_version_is_left_alone() -> None:
     lru = LruIndex()
-    lru.add(1, 10, 5, pinned=False, own_ttl=False, logged=True)
+    lru.add(1, 10, sized(5), pinned=False, own_ttl=False, logged=True)
     lru.touch([1], 50)
     saved = lru.save()
     for bad in (
@@ -149,7 +164,7 @@ def test_the_bytes_of_the_saved_state_are_as_documented() -> None:
     """docs/format.md: a header, the ids, the times."""
     lru = LruIndex()
     for output_id in (3, 5, 9):
-        lru.add(output_id, 10 * output_id, 5, pinned=False, own_ttl=False, logged=True)
+        lru.add(output_id, 10 * output_id, sized(5), pinned=False, own_ttl=False, logged=True)
     lru.touch([9, 3], 1000)
     assert lru.save() == b"SXUS" + struct.pack("<HHI2Q2q", 1, 0, 2, 3, 9, 1001, 1000)
     assert not lru.dirty
@@ -160,12 +175,12 @@ def test_outputs_of_one_moment_go_in_the_order_of_the_log(most: int) -> None:
     """One append of many outputs has one time for all of them."""
     lru = LruIndex()
     for output_id in range(1, 400):
-        lru.add(output_id, 77, 1, pinned=False, own_ttl=False, logged=True)
+        lru.add(output_id, 77, sized(1), pinned=False, own_ttl=False, logged=True)
     assert lru.least_recently_used(1e9, AverageSize(1, 1), most, 10**6) == list(range(1, most + 1))
 
 
 def test_tokens_above_32_bits_do_not_wrap() -> None:
     lru = LruIndex()
-    lru.add(1, 1, 2**40, pinned=False, own_ttl=False)
+    lru.add(1, 1, sized(2**40), pinned=False, own_ttl=False)
     assert lru.least_recently_used(1, AverageSize(1, 1), 1, 1) == [1]
     assert int(np.max(lru._rows["tokens"])) == 2**32 - 1

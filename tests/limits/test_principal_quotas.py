@@ -23,8 +23,8 @@ from limits_testing import output, text
 from suffixsvc import Limits, NewOutput, Policies, Policy, PrincipalQuota, Selection, SuffixCache
 from suffixsvc.access.caller import OPERATOR_CALLER
 from suffixsvc.access.policy_file import read_policy_file
-from suffixsvc.engine.limits.principal_quotas import charge_of
 from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreError
+from suffixsvc.index.output_size import OutputSize, charge_of, size_of
 from suffixsvc.policies import UNLIMITED
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -55,6 +55,7 @@ class Stored:
     tokens: int
     seed: int
     corpus: bool
+    by_session: bool = False
 
     @property
     def pinned(self) -> bool:
@@ -62,7 +63,9 @@ class Stored:
 
     @property
     def charge(self) -> int:
-        return charge_of(1, self.tokens)
+        if self.by_session:  # after a prompt of one token, without labels
+            return charge_of(OutputSize(1, self.tokens, 1, 0))
+        return charge_of(size_of(of(self.path, self.seed, self.tokens, self.principal)))
 
 
 class QuotaMachine(RuleBasedStateMachine):
@@ -163,7 +166,7 @@ class QuotaMachine(RuleBasedStateMachine):
     @rule(path=st.sampled_from(PATHS[:3]), principal=st.sampled_from(NAMES), tokens=st.integers(1, 250))
     def session(self, path: str, principal: str, tokens: int) -> None:
         self.seed += 1
-        new = Stored(0, path, principal, tokens, self.seed, corpus=False)
+        new = Stored(0, path, principal, tokens, self.seed, corpus=False, by_session=True)
         try:
             session = self.cache.namespace(path).open_session([1], principal=principal)
         except LimitExceededError:
@@ -272,7 +275,7 @@ def test_every_principal_without_a_quota_of_its_own_has_that_of_all_others() -> 
         with pytest.raises(LimitExceededError, match="max_bytes") as caught:
             cache.namespace("x").add_outputs([of("x", 1, 30, "someone")])
         assert str(caught.value.expected).startswith("at most 1000 bytes")
-        assert str(charge_of(1, 30)) in str(caught.value.got)
+        assert str(charge_of(size_of(of("x", 1, 30, "someone")))) in str(caught.value.got)
         cache.namespace("x").add_outputs([of("x", 1, 30, "big"), of("x", 2, 500, "")])
         with pytest.raises(LimitExceededError, match="max_outputs"):
             cache.namespace("x").add_outputs([of("x", n, 3, "big") for n in range(11)])
@@ -337,7 +340,8 @@ def test_a_principal_displaces_as_much_of_others_as_its_quota_in_a_full_namespac
             namespace.add_outputs([of("x", seed, 100, "a")])
         stats = cache.principal_stats(["a", "m"])
         assert stats["a"].evicted_outputs > 150
-        lost, held_at_most = full.outputs - stats["m"].outputs, quota.max_bytes // charge_of(1, 100)
+        lost = full.outputs - stats["m"].outputs
+        held_at_most = quota.max_bytes // charge_of(size_of(of("x", 1, 100, "a")))
         print(full.outputs, lost, held_at_most)
         assert lost <= 2 * held_at_most  # eviction goes down to the low watermark
 
@@ -418,7 +422,7 @@ def compare(cache: SuffixCache, quotas: dict[str, PrincipalQuota]) -> None:
     charges: Counter[str] = Counter()
     for stored in parts_of(cache).store.scan():
         outputs[stored.output.principal] += 1
-        charges[stored.output.principal] += charge_of(1, len(stored.output.token_ids))
+        charges[stored.output.principal] += charge_of(size_of(stored.output))
     held = cache.principal_stats(quotas)
     for name, quota in quotas.items():
         assert (held[name].outputs, held[name].held_bytes) == (outputs[name], charges[name])

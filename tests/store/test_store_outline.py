@@ -22,7 +22,7 @@ def test_an_outline_is_what_was_stored_less_the_text(store: Store, clock: Clock)
     clock.now += 1.5
     store.append([make_output([7], corpus=True), make_output([1, 2, 3])]).result()
     assert list(store.outline(NS)) == [
-        OutputOutline(1, clock.now - 1.5, 3, 9, False),
+        OutputOutline(1, clock.now - 1.5, 3, 9, False, tail_tokens=5),
         OutputOutline(3, clock.now, 1, 0, True),
         OutputOutline(4, clock.now, 3, 0, False),
     ]
@@ -66,7 +66,7 @@ def test_an_outline_of_a_damaged_record_is_refused_by_name() -> None:
     good = log_records.encode_log(
         log_records.LogRecord(42, keys.PayloadKey(7, bytes(16), 1), 5, 10**15, 60, True, True, tail, {})
     )
-    assert log_records.outline_of(good, 42) == (5, 10**15, 60, True, 0)
+    assert log_records.outline_of(good, 42) == (5, 10**15, 60, True, 0, 3, 0)
     foreign, newer = b"XXXX" + good[4:], good[:4] + b"\3" + good[5:]
     for bad, lsn in ((good[:40], 42), (b"", 42), (foreign, 42), (good, 43), (newer, 42)):
         with pytest.raises(StoreCorruptError, match=f"log record {lsn}"):

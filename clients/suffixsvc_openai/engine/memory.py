@@ -139,7 +139,7 @@ class Memory(ClosedOnExit):
         Raises:
             InvalidNamespaceError, InvalidLabelsError.
         """
-        labels = {name: text[:MAX_LABEL_CHARACTERS] for name, text in caller.labels.items() if text}
+        labels = {name: _shortened(text) for name, text in caller.labels.items() if text}
         reads = [self.path_of(caller, name) for name in caller.reads]
         path = self.path_of(caller, caller.name)
         try:
@@ -336,6 +336,11 @@ def open_memory(
 
     cache = SuffixCache(data, limits=limits)
     return Memory(cache, model, tokenizer, most_namespaces=most, log=cache)
+
+
+def _shortened(label: str) -> str:
+    """The beginning of a label's value: the few of a caller fit in MAX_LABELS_BYTES together."""
+    return label[: MAX_LABEL_CHARACTERS if label.isascii() else MAX_LABEL_CHARACTERS // 2]
 
 
 def _append_rest(session: MemorySession, token_ids: Sequence[int], prompt: int) -> None:

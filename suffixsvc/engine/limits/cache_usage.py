@@ -37,7 +37,7 @@ class CacheUsage:
 
     def live_bytes(self) -> int:
         """Memory of all live sessions, including those of deleted namespaces."""
-        return sum(index.session_bytes for index in self._catalog.in_use())
+        return self._catalog.totals.live_bytes()
 
     def session_bytes(self, more: int = 0) -> int:
         """The part of the cache's limit that is not for outputs: the live sessions, but at least their share.

@@ -14,17 +14,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from suffixsvc.clock import ExpiryCutoff
 from suffixsvc.engine.limits.cache_usage import CacheUsage
-from suffixsvc.errors import StoreFullError, UnknownNamespaceError
+from suffixsvc.errors import StoreError, StoreFullError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.lru_index import AverageSize, LruIndex
-from suffixsvc.index.namespace_stats import LOG_BYTES_PER_OUTPUT, LOG_BYTES_PER_TOKEN
+from suffixsvc.index.output_size import (
+    LOG_BYTES_PER_ATTRIBUTE_BYTE,
+    LOG_BYTES_PER_OUTPUT,
+    LOG_BYTES_PER_TOKEN,
+    OutputSize,
+)
 from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.base import Store
 from suffixsvc.types import OutputId
@@ -165,9 +171,9 @@ class Evictor:
     def evict(self, indexes: Sequence[NamespaceIndex]) -> int:
         """Reduce every namespace to its own limit; returns how many outputs were evicted."""
         for index in indexes:
-            self._usage.refresh(index)
             with _unless_deleted(index):
                 self.note_drafts(index)  # before the core's bounded record overflows
+            self._usage.refresh(index)
         evicted = 0
         for index in indexes:
             with _unless_deleted(index):
@@ -204,9 +210,15 @@ class Evictor:
 
     def note_drafts(self, index: NamespaceIndex) -> None:
         """Record which outputs drafts were taken from, in the LRU order if there is one."""
-        if index.lru is not None and index.quota.evicts:
+        if index.lru is not None and index.quota.limited:
             self._load_lru(index.path, index.lru)
         index.note_drafts()
+
+    def count(self, index: NamespaceIndex) -> None:
+        """Have the rows of a limited namespace counted for its statistics, if the log can be read."""
+        if index.quota.limited:
+            with suppress(StoreError):
+                self.load(index)
 
     def load(self, index: NamespaceIndex) -> None:
         """Add the outputs of earlier processes to the LRU order of a namespace, if that was not done."""
@@ -231,7 +243,7 @@ class Evictor:
                 lru.add(
                     row.output_id,
                     int(row.written_at * 1e6),
-                    row.tokens,
+                    OutputSize(1, row.tokens, row.tail_tokens, row.attribute_bytes),
                     pinned=row.corpus,
                     own_ttl=row.ttl_seconds > 0,
                     principal=row.principal,
@@ -271,9 +283,10 @@ class Evictor:
 
 def average_size(index: NamespaceIndex) -> AverageSize:
     """The average size of a namespace's outputs."""
-    usage = index.usage()
-    per_tokens = usage.bytes - usage.outputs * LOG_BYTES_PER_OUTPUT
-    return AverageSize(LOG_BYTES_PER_OUTPUT, max(LOG_BYTES_PER_TOKEN, per_tokens / max(1, usage.tokens)))
+    size, held = index.usage()
+    exact = AverageSize(LOG_BYTES_PER_OUTPUT, 0, LOG_BYTES_PER_ATTRIBUTE_BYTE)
+    per_token = (held - exact.total(size)) / max(1, size.tokens)
+    return replace(exact, per_token=max(LOG_BYTES_PER_TOKEN, per_token))
 
 
 @contextmanager

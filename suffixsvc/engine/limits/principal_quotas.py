@@ -7,7 +7,7 @@
                                reclaim: evict outputs of the principal, the least recently used first
 
 Only outputs of the same principal are evicted, whichever namespace they are in. An output is charged by its
-own length, not by the memory of its namespace, so that what others write changes nothing of it.
+own row, not by the memory of its namespace, so that what others write changes nothing of it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.limits.eviction import BATCH_OUTPUTS, LOW_WATERMARK, Evictor
-from suffixsvc.engine.limits.size_estimates import LIVE_BYTES_PER_TOKEN, predicted_session_bytes
+from suffixsvc.engine.limits.size_estimates import predicted_session_bytes
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.index import NamespaceIndex
-from suffixsvc.index.namespace_stats import LOG_BYTES_PER_OUTPUT
+from suffixsvc.index.output_size import OutputSize, charge_of, size_of
 from suffixsvc.policies import UNLIMITED, PrincipalQuota
 from suffixsvc.types import NewOutput, OutputId
-
-#: charge of an output for each of its tokens: in the log, and in the hot index, where random text takes 40 to
-#: 60
-CHARGE_PER_TOKEN: Final = LIVE_BYTES_PER_TOKEN
-
-
-def charge_of(outputs: int, tokens: int) -> int:
-    """Bytes that a principal is charged for outputs with ``tokens`` tokens in all."""
-    return outputs * LOG_BYTES_PER_OUTPUT + tokens * CHARGE_PER_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +63,10 @@ class PrincipalQuotas:
     def __init__(self, catalog: Catalog, evictor: Evictor) -> None:
         self._catalog = catalog
         self._evictor = evictor
-        #: held while an admission measures and reserves, so that admissions are serialised
-        self._admission_lock = threading.Lock()
-        #: held while outputs of a principal are evicted, by principal
+        self._totals = catalog.totals
+        #: held while an admission of a principal measures and reserves, so that they are serialised
+        self._admitting: dict[str, threading.Lock] = {}
+        #: held while outputs of a principal are evicted
         self._evicting: dict[str, threading.Lock] = {}
         #: guards the tables below; held for nothing else
         self._lock = threading.Lock()
@@ -117,9 +108,10 @@ class PrincipalQuotas:
         quota = self._catalog.quota_of(principal)
         new = _Use()
         for output in outputs:
-            _add(new, 1, len(output.token_ids), pinned=output.corpus or bool(index.quota.policy.pinned))
+            pinned = output.corpus or bool(index.quota.policy.pinned)
+            _sum(new, _use_of(size_of(output), pinned=pinned), 1)
         self._load()
-        with self._admission_lock:
+        with self._lock_of(self._admitting, principal):
             used = self._use(principal)
             sessions = max(0, self._live_bytes(principal) - live_bytes)
             with self._lock:
@@ -159,7 +151,7 @@ class PrincipalQuotas:
             return
         size = predicted_session_bytes(context, output)
         self._load()
-        with self._admission_lock:
+        with self._lock_of(self._admitting, principal):
             used, live = self._use(principal), self._live_bytes(principal)
             with self._lock:
                 kept = used.pinned_bytes + self._reserved.get(principal, _Use()).bytes + live
@@ -187,21 +179,21 @@ class PrincipalQuotas:
         """
         evicted = 0
         for principal in self._limited(outputs):
-            own = [len(each.token_ids) for each in outputs if each.principal == principal]
-            evicted += self._reclaim(principal, charge_of(len(own), sum(own)), len(own))
+            own = [charge_of(size_of(each)) for each in outputs if each.principal == principal]
+            evicted += self._reclaim(principal, sum(own), len(own))
         return evicted
 
     def evict(self) -> int:
         """Reduce all principals to their quotas; returns how many outputs were evicted."""
         return sum(self._reclaim(name) for name in self._principals())
 
-    def _principals(self, *, live: bool = False) -> list[str]:
-        """The principals that hold outputs, or (``live``) sessions, and have a quota."""
-        indexes = self._catalog.stored()
-        names = {name for index in indexes if index.lru is not None for name in index.lru.principals()}
-        if live:
-            names.update(*(index.writers_of_sessions() for index in self._catalog.in_use()))
-        return [name for name in sorted(names) if _is_limit(self._catalog.quota_of(name))]
+    def _principals(self) -> list[str]:
+        """The principals that hold outputs or sessions, and have a quota."""
+        return [name for name in sorted(self._totals.principals()) if _is_limit(self._catalog.quota_of(name))]
+
+    def _lock_of(self, locks: dict[str, threading.Lock], principal: str) -> threading.Lock:
+        with self._lock:
+            return locks.setdefault(principal, threading.Lock())
 
     def _reclaim(self, principal: str, caused_bytes: int = 0, caused_outputs: int = 0) -> int:
         """Evict until a principal is within its quota, then down to the low watermark of it.
@@ -212,9 +204,7 @@ class PrincipalQuotas:
         quota = self._catalog.quota_of(principal)
         self._load()
         evicted = 0
-        with self._lock:
-            evicting = self._evicting.setdefault(principal, threading.Lock())
-        with evicting:
+        with self._lock_of(self._evicting, principal):
             used = self._use(principal)
             more_bytes, more_outputs = self._excess(principal, quota, used, caused_bytes, caused_outputs)
             while more_bytes > 0 or more_outputs > 0:
@@ -254,21 +244,22 @@ class PrincipalQuotas:
     ) -> dict[NamespaceIndex, list[OutputId]]:
         """The least recently used outputs of a principal that can be evicted: as many as free this much, at
         most BATCH_OUTPUTS."""
-        rows: list[tuple[int, int, OutputId, int]] = []
-        indexes = [each for each in self._catalog.stored() if not each.quota.policy.pinned]
+        rows: list[tuple[int, int, OutputId, OutputSize]] = []
+        found = map(self._catalog.get, self._totals.paths_of(principal))
+        indexes = [each for each in found if each is not None and not each.quota.policy.pinned]
         for number, index in enumerate(indexes):
-            if index.lru is not None and index.lru.written_by(principal).outputs:
+            if index.lru is not None:
                 self._evictor.note_drafts(index)
                 rows += [
-                    (last_used, number, output_id, tokens)
-                    for last_used, output_id, tokens in index.lru.oldest_of(principal, BATCH_OUTPUTS)
+                    (last_used, number, output_id, size)
+                    for last_used, output_id, size in index.lru.oldest_of(principal, BATCH_OUTPUTS)
                 ]
         chosen: dict[NamespaceIndex, list[OutputId]] = {}
-        for _, number, output_id, tokens in sorted(rows)[:BATCH_OUTPUTS]:
+        for _, number, output_id, size in sorted(rows)[:BATCH_OUTPUTS]:
             if more_bytes <= 0 and more_outputs <= 0:
                 break
             chosen.setdefault(indexes[number], []).append(output_id)
-            more_bytes -= charge_of(1, tokens)
+            more_bytes -= charge_of(size)
             more_outputs -= 1
         return chosen
 
@@ -280,15 +271,15 @@ class PrincipalQuotas:
             return {}  # the outputs of earlier processes need not be counted
         self._load()
         found = {}
-        for name in {*self._principals(live=True), *principals}:
+        for name in {*self._principals(), *principals}:
             quota, used = self._catalog.quota_of(name), self._use(name)
-            live = [index.session_bytes_of(name) for index in self._catalog.in_use()]
+            sessions, session_bytes = self._totals.sessions_of(name)
             with self._lock:
                 found[name] = PrincipalStats(
                     outputs=used.outputs,
                     held_bytes=used.bytes,
-                    sessions=sum(sessions for sessions, _ in live),
-                    session_bytes=sum(size for _, size in live),
+                    sessions=sessions,
+                    session_bytes=session_bytes,
                     limit_bytes=_or_none(quota.max_bytes),
                     limit_outputs=_or_none(quota.max_outputs),
                     evicted_outputs=self._evicted[name],
@@ -298,30 +289,21 @@ class PrincipalQuotas:
 
     def _load(self) -> None:
         """Have the outputs of earlier processes counted; they are read from the log once."""
-        for index in self._catalog.stored():
-            self._evictor.load(index)
+        for path in self._totals.uncounted():
+            index = self._catalog.get(path)
+            if index is not None:
+                self._evictor.load(index)
 
     def _use(self, principal: str) -> _Use:
-        use = _Use()
-        for index in self._catalog.stored():
-            if index.lru is None:
-                continue
-            its = index.lru.written_by(principal)
-            pinned = bool(index.quota.policy.pinned)
-            use.bytes += charge_of(its.outputs, its.tokens)
-            use.outputs += its.outputs
-            use.pinned_outputs += its.outputs if pinned else its.pinned_outputs
-            if pinned:
-                use.pinned_bytes += charge_of(its.outputs, its.tokens)
-            else:
-                use.pinned_bytes += charge_of(its.pinned_outputs, its.pinned_tokens)
-        return use
+        written = self._totals.written_by(principal)
+        pinned = written.pinned
+        return _Use(charge_of(written.all), written.all.outputs, charge_of(pinned), pinned.outputs)
 
     def _live_bytes(self, principal: str) -> int:
         """Memory of a principal's live sessions, and of those that are being opened or grow."""
         with self._lock:
             growing = self._growing[principal]
-        return growing + sum(index.session_bytes_of(principal)[1] for index in self._catalog.in_use())
+        return growing + self._totals.sessions_of(principal)[1]
 
 
 def _is_limit(quota: PrincipalQuota) -> bool:
@@ -332,11 +314,9 @@ def _or_none(limit: int | None) -> int:
     return 0 if limit is None or limit >= UNLIMITED else limit
 
 
-def _add(use: _Use, outputs: int, tokens: int, *, pinned: bool) -> None:
-    _sum(use, _Use(charge_of(outputs, tokens), outputs), 1)
-    if pinned:
-        use.pinned_bytes += charge_of(outputs, tokens)
-        use.pinned_outputs += outputs
+def _use_of(size: OutputSize, *, pinned: bool) -> _Use:
+    charge = charge_of(size)
+    return _Use(charge, size.outputs, charge * pinned, size.outputs * pinned)
 
 
 def _sum(use: _Use, more: _Use, sign: int) -> None:

@@ -30,6 +30,7 @@ from suffixsvc.engine.limits.size_estimates import (
 )
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.index import NamespaceIndex
+from suffixsvc.index.output_size import LOG_BYTES_PER_ATTRIBUTE_BYTE
 from suffixsvc.policies import UNLIMITED
 from suffixsvc.runtime.sync_points import SyncPoint
 from suffixsvc.store.base import Store
@@ -192,11 +193,11 @@ def _pinned_bytes(index: NamespaceIndex) -> int:
     lru = index.lru
     if lru is None or not index.quota.evicts:
         return index.usage().bytes
-    outputs, tokens = lru.pinned
-    if not outputs:
+    pinned = lru.pinned
+    if not pinned.outputs:
         return 0
     used = index.usage().bytes
-    return used - int(RECLAIMABLE_SHARE * max(0.0, used - average_size(index).total(outputs, tokens)))
+    return used - int(RECLAIMABLE_SHARE * max(0.0, used - average_size(index).total(pinned)))
 
 
 def _outputs_too_large(path: str, outputs: int, size: int, limit: int) -> LimitExceededError:
@@ -205,7 +206,8 @@ def _outputs_too_large(path: str, outputs: int, size: int, limit: int) -> LimitE
     return LimitExceededError(
         f"{what} must be smaller than the limit of namespace {path}",
         expected=f"at most {limit} bytes",
-        got=f"{size} bytes: {PREDICTED_BYTES_PER_OUTPUT} and {PREDICTED_BYTES_PER_POSITION} per token",
+        got=f"{size} bytes: {PREDICTED_BYTES_PER_OUTPUT}, {PREDICTED_BYTES_PER_POSITION} per token and"
+        f" {LOG_BYTES_PER_ATTRIBUTE_BYTE} per byte of labels",
         remedy="Add fewer or shorter outputs at a time, or raise max_bytes in the namespace's policy"
         " (Limits.max_cache_bytes for the whole cache).",
     )

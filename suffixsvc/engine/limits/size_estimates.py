@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from suffixsvc.index.namespace_stats import LOG_BYTES_PER_OUTPUT, LOG_BYTES_PER_TOKEN
-from suffixsvc.index.texts import positions_of
+from suffixsvc.index.output_size import (
+    LOG_BYTES_PER_ATTRIBUTE_BYTE,
+    LOG_BYTES_PER_OUTPUT,
+    LOG_BYTES_PER_TOKEN,
+    size_of,
+)
 from suffixsvc.types import NewOutput
 
 #: log and hot index per position of an output: the measured maximum, of random text over two tokens; other
@@ -27,7 +31,12 @@ SESSIONS_SHARE: Final = 8
 
 def predicted_bytes(output: NewOutput) -> int:
     """Upper bound of the bytes of an output in log and index."""
-    return PREDICTED_BYTES_PER_OUTPUT + PREDICTED_BYTES_PER_POSITION * positions_of(output)
+    _, tokens, tail_tokens, attribute_bytes = size_of(output)
+    return (
+        PREDICTED_BYTES_PER_OUTPUT
+        + PREDICTED_BYTES_PER_POSITION * (tokens + tail_tokens)
+        + LOG_BYTES_PER_ATTRIBUTE_BYTE * attribute_bytes
+    )
 
 
 def predicted_session_bytes(context: int, output: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -139,18 +139,31 @@ def decode_log(raw: bytes, lsn: int) -> LogRecord:
     )
 
 
-def outline_of(raw: bytes, lsn: int) -> tuple[int, int, int, bool, int]:
-    """Decode only (tokens, time written, TTL, corpus, principal) of a log record; StoreCorruptError.
+class LogOutline(NamedTuple):
+    """Fields of a :class:`LogRecord` that have a fixed place, and the length of others."""
+
+    tokens: int
+    written_us: int
+    ttl_seconds: int
+    corpus: bool
+    principal: int
+    tail_tokens: int
+    #: of labels and session id
+    attribute_bytes: int
+
+
+def outline_of(raw: bytes, lsn: int) -> LogOutline:
+    """Decode only the fixed fields of a log record; StoreCorruptError.
 
     The checksum is not verified, so that a whole log can be scanned quickly.
     """
     where = f"log record {lsn}"
-    _, version, flags, own_lsn, _, ttl, written_us, _, _, tokens, *_ = _LOG.peek(raw, where)
+    _, version, flags, own_lsn, _, ttl, written_us, _, _, tokens, tail, _, labels = _LOG.peek(raw, where)
     if version not in (1, 2):
         raise corrupt(f"{where}: unknown record version", "1 or 2", version)
     require_same(where, "LSN", lsn, own_lsn)
-    principal = _LOG_2.peek(raw, where)[-3] if version == 2 else 0
-    return tokens, written_us, ttl, bool(flags & _CORPUS), principal
+    principal, session, _ = _LOG_2.peek(raw, where)[-3:] if version == 2 else (0, 0, 0)
+    return LogOutline(tokens, written_us, ttl, bool(flags & _CORPUS), principal, tail, labels + session)
 
 
 def _decode_labels(raw: bytes, count: int, where: str) -> dict[str, str]:

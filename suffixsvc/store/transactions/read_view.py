@@ -147,10 +147,19 @@ class ReadView:
         for lsn in self.lsns(number, first, limit=limit):
             raw = self.tables.get("log", keys.log_key(lsn))
             if raw is not None:
-                tokens, written_us, ttl_seconds, corpus, number_of = log_records.outline_of(raw, lsn)
-                principal = self.principals.name_of(number_of) or ""
-                written_at = written_us / _MICROSECONDS
-                found.append(OutputOutline(lsn, written_at, tokens, ttl_seconds, corpus, principal))
+                head = log_records.outline_of(raw, lsn)
+                found.append(
+                    OutputOutline(
+                        lsn,
+                        head.written_us / _MICROSECONDS,
+                        head.tokens,
+                        head.ttl_seconds,
+                        head.corpus,
+                        self.principals.name_of(head.principal) or "",
+                        head.tail_tokens,
+                        head.attribute_bytes,
+                    )
+                )
         return found
 
     def select(
