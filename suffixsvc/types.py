@@ -7,7 +7,7 @@ none of them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, Self, get_args, runtime_checkable
 
@@ -171,6 +171,29 @@ class OutputOutline:
     principal: str = ""
     tail_tokens: int = 0  #: of the prompt's tail
     attribute_bytes: int = 0  #: of labels and session id in the row
+
+
+def _alone() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceCreator:
+    """Who creates a namespace if it does not exist, and how many it may have.
+
+    Attributes:
+        principal: its name; "" is the operator, which has no limit of its own.
+        max_namespaces: limit of its policy; None: there is none.
+        is_one_of_several: whether there are other principals; it then has at most as many as it leaves.
+    """
+
+    principal: str = ""
+    max_namespaces: int | None = None
+    is_one_of_several: Callable[[], bool] = _alone
+
+
+#: the embedded engine's
+OPERATOR_CREATOR: Final = NamespaceCreator()
 
 
 @dataclass(frozen=True, slots=True)

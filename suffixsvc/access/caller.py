@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from suffixsvc.access.principals import OPERATOR, Right
 from suffixsvc.access.rate_limits import PrincipalLimits, RateLimiter
 from suffixsvc.errors import PermissionDeniedError
+from suffixsvc.types import NamespaceCreator
 
 #: separates a principal from the ids that its clients choose; names and ids are printable
 _SCOPE: Final = "\x1f"
@@ -100,6 +101,11 @@ class Caller:
     def is_one_of_several(self) -> bool:
         """Whether there are principals besides the caller's."""
         return self._rights.shared
+
+    @property
+    def creator(self) -> NamespaceCreator:
+        """The caller as the creator of a namespace."""
+        return NamespaceCreator(self.principal, self.limits.max_namespaces, lambda: self.is_one_of_several)
 
     def admit(self, message: bytes) -> bytes:
         """Count a message that the caller has sent, and return it.

@@ -15,6 +15,7 @@ uids = [1001]                    users of the machine, at a unix socket that the
 requests_per_second = 2000       limits of what it sends (rate_limits.py)
 tokens_per_second = 1e6
 max_sessions = 200
+max_namespaces = 100
 max_message_bytes = "4 MiB"
 max_unmatched_tokens = 300       limit of probing (docs/security.md)
 max_bytes = "2 GiB"              limits of what it stores, in all namespaces together (policies.py)
@@ -119,6 +120,7 @@ class _PrincipalTable:
     max_sessions: int | None = None
     max_message_bytes: Any = None
     max_unmatched_tokens: float | None = None
+    max_namespaces: int | None = None
     max_bytes: Any = None
     max_outputs: int | None = None
 
@@ -156,6 +158,7 @@ class _PrincipalTable:
             self.max_sessions,
             size,
             self.max_unmatched_tokens,
+            self.max_namespaces,
         )
 
     def paths(self) -> dict[Right, list[str]]:

@@ -34,6 +34,7 @@ class PrincipalLimits:
         max_message_bytes: size of a message.
         max_unmatched_tokens: drafted tokens of shared text that its sessions do not answer, or that match
             less often than predicted (docs/security.md#probing); None: :data:`MAX_UNMATCHED_TOKENS`.
+        max_namespaces: namespaces that it has created.
     """
 
     requests_per_second: float | None = None
@@ -41,6 +42,7 @@ class PrincipalLimits:
     max_sessions: int | None = None
     max_message_bytes: int | None = None
     max_unmatched_tokens: float | None = None
+    max_namespaces: int | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -27,7 +27,13 @@ from suffixsvc.runtime.background import TaskStats
 from suffixsvc.runtime.closing import ClosedOnExit
 from suffixsvc.runtime.signal_guard import uninterrupted
 from suffixsvc.selection import Selection
-from suffixsvc.types import Deletion, IncompleteOutput, NamespaceRecord
+from suffixsvc.types import (
+    OPERATOR_CREATOR,
+    Deletion,
+    IncompleteOutput,
+    NamespaceCreator,
+    NamespaceRecord,
+)
 
 if TYPE_CHECKING:
     from suffixsvc.engine.backup.manifest import BackupManifest
@@ -98,20 +104,29 @@ class SuffixCache(ClosedOnExit):
 
     # ------------------------------------------------------------------------------------- namespaces
 
-    def namespace(self, path: str, tokenizer: str | None = None, *, bind: bool = True) -> Namespace:
+    def namespace(
+        self,
+        path: str,
+        tokenizer: str | None = None,
+        *,
+        bind: bool = True,
+        creator: NamespaceCreator = OPERATOR_CREATOR,
+    ) -> Namespace:
         """The namespace at ``path``, created on first use.
 
         Args:
             path: components joined by "/", at most 200 bytes.
             tokenizer: fingerprint of the tokenizer (``suffixsvc.fingerprint``) to bind to the namespace.
             bind: bind it now. False: with the first session or outputs that the namespace accepts.
+            creator: whose it is if it does not exist, and how many it may have; the default is the operator.
 
         Raises:
             InvalidNamespaceError, TokenizerMismatchError.
+            LimitExceededError: there are too many namespaces, or the creator has its share.
         """
         validate_namespace(path)
         with self._parts.close_guard.while_open():
-            index = self._parts.catalog.open(path, tokenizer or "")
+            index = self._parts.catalog.open(path, tokenizer or "", creator)
             if bind:
                 self._parts.catalog.bind(index, tokenizer or "")
             return Namespace(self._parts, index, tokenizer or "")

@@ -14,6 +14,7 @@ import structlog
 
 from suffixsvc.config import NO_LIMIT_BYTES, Limits, validate_namespace
 from suffixsvc.core import Learner, WriteSignal
+from suffixsvc.engine.namespace_owners import NamespaceOwners
 from suffixsvc.errors import (
     InvalidConfigError,
     LimitExceededError,
@@ -33,7 +34,7 @@ from suffixsvc.policies import Policies, Policy, PrincipalQuota
 from suffixsvc.runtime.signal_guard import AtomicCondition
 from suffixsvc.store.base import Store
 from suffixsvc.store.records.validation import check_namespace
-from suffixsvc.types import NamespaceRecord
+from suffixsvc.types import OPERATOR_CREATOR, NamespaceCreator, NamespaceRecord
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +72,7 @@ class Catalog:
         self.use = OutputUse(store.clock.now_us)
         #: of the outputs and live sessions of principals
         self.totals = PrincipalTotals()
+        self._owners = NamespaceOwners(self.totals, self.get)
         self._lock = AtomicCondition()
         self._strong: dict[str, NamespaceIndex] = {}
         self._weak: weakref.WeakValueDictionary[str, NamespaceIndex] = weakref.WeakValueDictionary()
@@ -118,7 +120,7 @@ class Catalog:
 
     # ------------------------------------------------------------------------------------ lookup, creation
 
-    def open(self, path: str, tokenizer: str) -> NamespaceIndex:
+    def open(self, path: str, tokenizer: str, creator: NamespaceCreator = OPERATOR_CREATOR) -> NamespaceIndex:
         """The namespace of a path, created on first use, for tokens of this tokenizer, which is not bound.
 
         Raises:
@@ -129,8 +131,9 @@ class Catalog:
         with self._lock:
             index = self.get(path)
             if index is None:
-                self._require_capacity()
+                self._require_capacity(creator)
                 index = self._create(path)
+                self._owners.add(index, creator.principal)
             if index.deleted:
                 raise namespace_being_deleted(path)
             _require_tokenizer(index.path, index.tokenizer, tokenizer)
@@ -168,13 +171,15 @@ class Catalog:
             if not (index.stored or index.writes):
                 index.tokenizer = tokenizer
 
-    def _require_capacity(self) -> None:
-        if len(self) >= self._limits.max_namespaces:
+    def _require_capacity(self, creator: NamespaceCreator) -> None:
+        left = self._limits.max_namespaces - len(self)
+        if left <= 0:
             raise LimitExceededError(
                 "too many namespaces",
                 expected=f"at most {self._limits.max_namespaces} (Limits.max_namespaces)",
                 remedy="Write related outputs into one namespace, delete namespaces, or raise the limit.",
             )
+        self._owners.require_share(creator, left)
 
     def _create(self, path: str, *, is_new: bool = True) -> NamespaceIndex:
         policy = self._policies.of(path)
@@ -339,6 +344,7 @@ class Catalog:
         """Remove a namespace that the store has deleted."""
         with self._lock:
             self._deleted.add(index)
+            self._owners.remove(index)
             for table in (self._strong, self._weak):
                 if table.get(index.path) is index:
                     del table[index.path]

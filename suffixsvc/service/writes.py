@@ -62,24 +62,26 @@ class Writes:
                 size = request.ByteSize()
                 if size < _LARGE_BYTES:
                     # small ones are written side by side, so that one commit of the log has many
-                    self._add(request, reply, caller.principal, first=index == 0)
+                    self._add(request, reply, caller, first=index == 0)
                     continue
                 with (
                     self._large_messages.in_progress(caller.principal, size),
                     self._turns.taken(caller.principal),
                 ):
-                    self._add(request, reply, caller.principal, first=index == 0)
+                    self._add(request, reply, caller, first=index == 0)
         except SuffixError as error:
             stored = f" ({reply.outputs} outputs of this call were stored)"
             raise error.with_message(error.message + stored) from error
         return reply
 
     def _add(
-        self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply, principal: str, *, first: bool
+        self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply, caller: Caller, *, first: bool
     ) -> None:
-        outputs = converters.new_outputs(request, self._limits, principal)
+        outputs = converters.new_outputs(request, self._limits, caller.principal)
         if outputs:
-            namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
+            namespace = self._cache.namespace(
+                request.namespace, request.tokenizer, bind=False, creator=caller.creator
+            )
             reply.output_ids.extend(namespace.add_outputs(outputs))
             reply.outputs += len(outputs)
             reply.tokens += sum(len(output.token_ids) for output in outputs)

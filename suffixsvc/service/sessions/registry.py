@@ -113,7 +113,9 @@ class SessionRegistry:
             return None
         try:
             entry.require_rights()  # again: sessions in the table are ended when rights are taken away
-            namespace = self._cache.namespace(request.namespace, request.tokenizer, bind=False)
+            namespace = self._cache.namespace(
+                request.namespace, request.tokenizer, bind=False, creator=entry.caller.creator
+            )
             session = namespace.open_session(
                 *arguments,
                 private=request.private,
