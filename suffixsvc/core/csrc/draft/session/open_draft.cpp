@@ -120,7 +120,7 @@ ProbeChange OpenDraft::answer(std::span<const Token> tokens, std::size_t positio
     for (const Token token : tokens) {
         auto next = static_cast<std::size_t>(at_ + 1);
         while (next < nodes_.size() && (nodes_[next].parent != at_ || nodes_[next].token != token)) ++next;
-        if (next == nodes_.size() || rest().tokens == 0) {  // the draft as a whole is answered
+        if (next == nodes_.size()) {  // the draft as a whole is answered
             const ProbeChange change{
                 .matched = matched_, .expected = root_.matches, .open = -static_cast<std::int64_t>(before)};
             reset();
