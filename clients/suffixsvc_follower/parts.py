@@ -8,7 +8,7 @@ from typing import Final
 from uuid import uuid4
 
 from suffixsvc.config import Limits
-from suffixsvc.errors import PermissionDeniedError, ServiceUnavailableError, SuffixError
+from suffixsvc.errors import PermissionDeniedError, ServiceUnavailableError
 from suffixsvc.index import Abandoned
 from suffixsvc.runtime.background import PeriodicTask
 from suffixsvc.runtime.closing import ClosedOnExit
@@ -88,7 +88,11 @@ class FollowerParts(ClosedOnExit):
             raise ServiceUnavailableError("the follower is closed", remedy="Connect again.")
         if self.connection.state is FollowState.REFUSED:
             if private:
-                raise _needs_follower(self.connection.refusal)
+                raise ServiceUnavailableError(
+                    "a private session needs a follower, and the service does not let this process follow",
+                    got=self.connection.refusal,
+                    remedy="Connect with mode='remote': the service then gets the text without storing it.",
+                )
             return remote.open_session(prompt, output if len(output) else None, labels, reads or None)
         sent = None
         if not private:
@@ -102,8 +106,6 @@ class FollowerParts(ClosedOnExit):
             )
             if sent.verbs.state.follow_denied:
                 return sent
-        elif (refusal := self.follow(remote.path, tokenizer).refused) is not None:
-            raise _needs_follower(refusal)
         try:
             entries = [self.follow(path, tokenizer) for path in (remote.path, *self._reads(reads, tokenizer))]
             session = FollowerSession(
@@ -172,11 +174,3 @@ class FollowerParts(ClosedOnExit):
         self._opener.close()
         self._channel.close()
         self.client.close()
-
-
-def _needs_follower(refusal: SuffixError | None) -> ServiceUnavailableError:
-    return ServiceUnavailableError(
-        "a private session needs a follower, and the service does not let this process follow",
-        got=refusal,
-        remedy="Connect with mode='remote': the service then gets the text without storing it.",
-    )

@@ -72,7 +72,7 @@ class Catalog:
         self.use = OutputUse(store.clock.now_us)
         #: of the outputs and live sessions of principals
         self.totals = PrincipalTotals()
-        self._owners = NamespaceOwners(self.totals, self.get)
+        self._owners = NamespaceOwners(self.totals)
         self._lock = AtomicCondition()
         self._strong: dict[str, NamespaceIndex] = {}
         self._weak: weakref.WeakValueDictionary[str, NamespaceIndex] = weakref.WeakValueDictionary()
@@ -179,7 +179,7 @@ class Catalog:
                 expected=f"at most {self._limits.max_namespaces} (Limits.max_namespaces)",
                 remedy="Write related outputs into one namespace, delete namespaces, or raise the limit.",
             )
-        self._owners.require_share(creator, left)
+        self._owners.require_share(creator, left, self.get)
 
     def _create(self, path: str, *, is_new: bool = True) -> NamespaceIndex:
         policy = self._policies.of(path)

@@ -20,12 +20,10 @@ class NamespaceOwners:
 
     Args:
         totals: of the outputs of principals.
-        get: the index of the namespace at a path.
     """
 
-    def __init__(self, totals: PrincipalTotals, get: Callable[[str], NamespaceIndex | None]) -> None:
+    def __init__(self, totals: PrincipalTotals) -> None:
         self._totals = totals
-        self._get = get
         self._creators: weakref.WeakKeyDictionary[NamespaceIndex, str] = weakref.WeakKeyDictionary()
         self._created: dict[str, weakref.WeakSet[NamespaceIndex]] = {}
 
@@ -41,23 +39,26 @@ class NamespaceOwners:
         if principal:
             self._created[principal].discard(index)
 
-    def require_share(self, creator: NamespaceCreator, left: int) -> None:
+    def require_share(
+        self, creator: NamespaceCreator, left: int, get: Callable[[str], NamespaceIndex | None]
+    ) -> None:
         """Raise LimitExceededError if a principal may not create one more.
 
         Args:
             left: number of namespaces that can still be created.
+            get: the index of the namespace at a path.
         """
         if not creator.principal:
             return
-        own = self._count(creator.principal)
+        own = self._count(creator.principal, get)
         most = creator.max_namespaces
         if most is not None and own >= most:
             raise _share_error(creator.principal, f"{most} (max_namespaces of its policy)", own)
         if 0 < own >= left and creator.is_one_of_several():
             raise _share_error(creator.principal, f"{left}, as many as it leaves to others", own)
 
-    def _count(self, principal: str) -> int:
-        found = map(self._get, self._totals.paths_of(principal))
+    def _count(self, principal: str, get: Callable[[str], NamespaceIndex | None]) -> int:
+        found = map(get, self._totals.paths_of(principal))
         earlier = sum(index is not None and index not in self._creators for index in found)
         return len(self._created.get(principal, ())) + earlier
 

@@ -16,12 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.runtime.file_signature import file_signature
-
-log = structlog.get_logger(__name__)
 
 #: a certificate that expires within this time is logged as a warning
 EXPIRES_SOON_SECONDS: Final = 7 * 86_400
@@ -106,7 +102,7 @@ class ServedPair:
             pair = self._read()
         except InvalidConfigError as error:
             if changed or str(error) != self._refusal:
-                log.warning(
+                _log().warning(
                     "TLS files cannot be used; the pair before stays in use",
                     error=str(error),
                     certificate=str(self._files[0]),
@@ -124,7 +120,7 @@ class ServedPair:
         self._announced = pair = self._pair
         more = {} if pair.expires_at is None else {"expires_at": _utc(pair.expires_at)}
         names = list(pair.names[:_MOST_NAMES])
-        log.info("TLS certificate in use", certificate=str(self._files[0]), names=names, **more)
+        _log().info("TLS certificate in use", certificate=str(self._files[0]), names=names, **more)
 
     def _warn_before_expiry(self) -> None:
         pair = self._pair
@@ -133,7 +129,7 @@ class ServedPair:
         left = pair.expires_at - time.time()
         if left < EXPIRES_SOON_SECONDS:
             self._warned = pair
-            log.warning(
+            _log().warning(
                 "the TLS certificate expires soon" if left > 0 else "the TLS certificate has expired",
                 certificate=str(self._files[0]),
                 expires_at=_utc(pair.expires_at),
@@ -229,3 +225,9 @@ def read_pem(path: Path, what: str, label: str = "CERTIFICATE") -> bytes:
             got="no such block",
         )
     return data
+
+
+def _log() -> Any:
+    import structlog  # noqa: PLC0415 - clients load this module, and neither it nor rich
+
+    return structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from suffixsvc import SuffixCache
-from suffixsvc.errors import PermissionDeniedError, ServiceUnavailableError, UnauthenticatedError
+from suffixsvc.errors import PermissionDeniedError, UnauthenticatedError
 from suffixsvc_client import ClientSession
 from suffixsvc_follower import Follower, FollowerConfig, connect
 from suffixsvc_follower.session import FollowerSession
@@ -56,8 +56,6 @@ def test_without_follow_the_service_drafts(service: ControlledService, tmp_path:
             follower.namespace(PATH).wait(60)
         assert isinstance(follower.namespace(PATH).refusal, PermissionDeniedError)
         assert follower.refusal is None
-        with pytest.raises(ServiceUnavailableError, match="a private session needs a follower"):
-            follower.namespace(PATH).open_session([1, 2, 3], private=True)
         assert files(tmp_path / "cache") == []
         own = follower.namespace("alice/own").open_session([1])
         assert isinstance(own, FollowerSession)

@@ -202,7 +202,7 @@ def test_drafts_of_one_position_that_others_change_are_charged(service: Controll
             steering.close(commit=False)
             if tokens[: len(guess)] == guess:
                 disclosed += sum(a == b for a, b in zip(tokens[len(guess) :], truth, strict=False))
-            refused = client.counts.empty.get(EmptyReason.REFUSED, 0)
+            refused = client.counts.empty.get(EmptyReason.LIMITED, 0)
             if refused > 20:
                 break
         session.close(commit=False)
