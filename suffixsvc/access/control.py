@@ -303,7 +303,7 @@ class AccessControl:
         if signature == self._policy_signature:
             return False
         seen, self._seen_policy = self._seen_policy, signature
-        if signature != seen and _is_same_file(signature, self._policy_signature):
+        if signature != seen and _is_same_file(signature, seen):
             return False  # it may be half written, and its beginning alone grant more than all of it
         _require_regular(self._policy_path)
         policy = read_policy_file(self._policy_path)
