@@ -339,9 +339,8 @@ class AccessControl:
             )
         self._policy = policy
         self._grants = self._with_public(policy)
-        own = policy.access.limits
-        self._default_limits = own.get(EVERY, _UNLIMITED)
-        self._limits = {name: limits.over(self._default_limits) for name, limits in own.items()}
+        self._default_limits = policy.access.limits_of(EVERY)
+        self._limits = {name: policy.access.limits_of(name) for name in policy.access.limits}
         self._required = self._required or policy.access.required
 
 
